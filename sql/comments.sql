@@ -21,9 +21,10 @@ COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if 
 COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
     'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
-COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_limit IS
+    'How many tasks may start in any rate_period, each counted with its weight; null for no limit.';
 COMMENT ON COLUMN queue.queues.group_rate_limit IS
-    'How many tasks of a group may start in any rate_period; null for no limit.';
+    'How many tasks of a group may start in any rate_period, each counted with its weight; null for no limit.';
 COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit and group_rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
     'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';

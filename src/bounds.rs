@@ -6,7 +6,8 @@
 //! them. If the tables are not as the extension created them, there are no bounds.
 
 use crate::datum::text;
-use crate::heap::scan::{Compare, Condition, Entries, from_level};
+use crate::heap::entries::Entries;
+use crate::heap::scan::{Compare, Condition, from_level};
 use crate::heap::{self, Tables, Use};
 use crate::names::Name;
 use pgrx::prelude::*;

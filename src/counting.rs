@@ -4,7 +4,7 @@
 use crate::clock::now;
 use crate::datum::text;
 use crate::heap::columns::task;
-use crate::heap::scan::SeqScan;
+use crate::heap::sequential::SeqScan;
 use crate::heap::task::Task;
 use crate::heap::{self, Tables};
 use crate::lanes::refill_plan::{Meaning, Source};

@@ -18,6 +18,8 @@ const SHARE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
 const DROP_LOCKS: Duration = Duration::from_millis(300);
 /// How long this process does not wait again after the lock was not released.
 const GIVE_UP_FOR: Duration = Duration::from_secs(30);
+/// The pause of a process of the extension while another session holds a lock on it.
+pub const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
 thread_local! {
     static GAVE_UP_AT: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -29,21 +31,57 @@ pub fn oid() -> pg_sys::Oid {
     unsafe { pg_sys::get_extension_oid(c"queue_ext".as_ptr(), true) }
 }
 
-/// Locks the extension until the end of the transaction; false if another session keeps it locked. Unlike `hold`, it never
-/// locks queue.tasks instead, so that a drop cannot deadlock with a process that has no lock_timeout.
-pub fn try_hold(extension: pg_sys::Oid) -> bool {
-    lock_within(extension, DROP_LOCKS)
+/// Whether the extension is installed, and cannot be dropped before the end of the transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Installed {
+    Yes,
+    /// Another session is creating, altering or dropping it.
+    Locked,
+    No,
+    /// It is installed, but the step of the worker failed: the error is in the log, and the transaction was rolled back.
+    Failed,
 }
 
-/// Waits for a drop at the beginning of a transaction, which has no other lock. Returns whether the extension still exists.
-pub fn hold_first() -> bool {
+/// Locks the extension, or queue.tasks if another session keeps the extension locked. With `wait` it waits for the
+/// lock on queue.tasks.
+pub fn hold(wait: bool) -> Installed {
+    hold_by(|extension| {
+        let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
+        if lock_within(extension, if gave_up { Duration::ZERO } else { DROP_LOCKS }) {
+            return true;
+        }
+        if !gave_up {
+            GAVE_UP_AT.set(Some(Instant::now()));
+        }
+        lock_tasks(wait)
+    })
+}
+
+/// Locks the extension. Never locks queue.tasks instead, so a process that has no lock_timeout cannot deadlock with a drop.
+pub fn try_hold() -> Installed {
+    hold_by(|extension| lock_within(extension, DROP_LOCKS))
+}
+
+/// Locks the extension, however long that takes. For the beginning of a transaction, which has no other lock.
+pub fn hold_first() -> Installed {
+    hold_by(|extension| {
+        // SAFETY: a lock of this transaction.
+        unsafe { pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, SHARE) };
+        true
+    })
+}
+
+/// Locks the extension with `lock`, which also reads the invalidation messages of a drop, and checks whether it was dropped.
+fn hold_by(lock: impl FnOnce(pg_sys::Oid) -> bool) -> Installed {
     let extension = oid();
     if extension == pg_sys::InvalidOid {
-        return false;
+        return Installed::No;
     }
-    // SAFETY: a lock of this transaction; it also reads the invalidation messages of a drop.
-    unsafe { pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, SHARE) };
-    oid() == extension
+    match (lock(extension), oid() == extension) {
+        (true, true) => Installed::Yes,
+        (true, false) => Installed::No,
+        (false, _) => Installed::Locked,
+    }
 }
 
 fn lock_within(extension: pg_sys::Oid, time: Duration) -> bool {
@@ -61,16 +99,7 @@ fn lock_within(extension: pg_sys::Oid, time: Duration) -> bool {
     }
 }
 
-/// Locks the extension until the end of the transaction. Returns false if it is being dropped; with `wait` it waits
-/// for the drop instead. The caller has to check whether the extension still exists.
-pub fn hold(extension: pg_sys::Oid, wait: bool) -> bool {
-    let gave_up = GAVE_UP_AT.get().is_some_and(|since| since.elapsed() < GIVE_UP_FOR);
-    if lock_within(extension, if gave_up { Duration::ZERO } else { DROP_LOCKS }) {
-        return true;
-    }
-    if !gave_up {
-        GAVE_UP_AT.set(Some(Instant::now()));
-    }
+fn lock_tasks(wait: bool) -> bool {
     // SAFETY: a lock of this transaction, and catalog lookups.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), true);

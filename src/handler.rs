@@ -18,7 +18,7 @@ mod failure;
 mod verbs;
 
 use crate::clock::now;
-use crate::extension;
+use crate::extension::{self, Installed};
 use crate::names::shown;
 use crate::process;
 use crate::settings;
@@ -36,8 +36,6 @@ use verbs::{Task, Verbs};
 /// The call is cancelled this long before the end of the lease, or a tenth of the lease if that is shorter. In the
 /// remaining time the process reports the failure, before other sessions may end the lease.
 const LONGEST_MARGIN: i64 = 1_000_000;
-/// The pause while another session holds a lock on the extension.
-const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
 /// The process's main function; the argument is its slot.
 #[pg_guard]
@@ -139,9 +137,9 @@ impl Process {
     fn claim_or_wait(&mut self) -> Next {
         process::report(Some(c"claiming a task"));
         let claimed = attempt(|| {
-            match extension::oid() {
-                pg_sys::InvalidOid => return Claimed::Exit,
-                oid if !extension::try_hold(oid) => return Claimed::Locked,
+            match extension::try_hold() {
+                Installed::Locked => return Claimed::Locked,
+                Installed::No => return Claimed::Exit,
                 _ if !call::is_callable(self.slot.function()) => return Claimed::Exit,
                 _ => {}
             }
@@ -162,7 +160,7 @@ impl Process {
             Ok(Claimed::Repeat) => Next::Claim,
             Ok(Claimed::Exit) => Next::Exit,
             Ok(Claimed::Nothing) => self.sleep(None),
-            Ok(Claimed::Locked) => self.sleep(Some(RETRY_LOCKED)),
+            Ok(Claimed::Locked) => self.sleep(Some(extension::RETRY_LOCKED)),
             // Nothing was claimed.
             Err(failure) if failure.is_passing() => {
                 self.slot.set_task(0);
@@ -247,7 +245,7 @@ impl Process {
             call::forget_interrupts();
             // If the extension was dropped, there is nothing to report.
             reported = attempt(|| {
-                if extension::hold_first() {
+                if extension::hold_first() == Installed::Yes {
                     end(&mut self.verbs);
                 }
             });
@@ -260,9 +258,8 @@ impl Process {
 
     /// Completes the task, unless the handler has ended it itself, and claims the next one.
     fn complete(&mut self, task: &Task, result: Option<pg_sys::Datum>) -> Option<Task> {
-        match extension::oid() {
-            oid if oid != pg_sys::InvalidOid && extension::try_hold(oid) => {}
-            _ => failure::raise_locked(),
+        if extension::try_hold() != Installed::Yes {
+            failure::raise_locked();
         }
         let next = if task.was_ended_by_this_transaction() {
             None

@@ -7,11 +7,13 @@
 
 pub mod columns;
 mod eligibility;
+pub mod entries;
 mod indexes;
 mod insert;
 mod partitions;
 pub mod row;
 pub mod scan;
+pub mod sequential;
 mod tables;
 pub mod task;
 pub mod tid;

@@ -7,7 +7,8 @@
 use crate::clock::now;
 use crate::datum::text;
 use crate::heap::Tables;
-use crate::heap::scan::{Compare, Condition, Priorities, Scan};
+use crate::heap::entries::Priorities;
+use crate::heap::scan::{Compare, Condition, Scan};
 use crate::heap::task::Task;
 use crate::lanes::refill_plan::{self, Meaning, Source};
 use crate::lanes::{self, Key, Queue, RefillPlan};

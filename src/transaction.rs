@@ -13,15 +13,17 @@ mod publish;
 mod reservation;
 mod rollback;
 mod tally;
+mod watched;
 
 use crate::clock::now;
 use crate::durability;
 use crate::lanes::{self, Item, Key, Queue};
 use crate::shared;
-use pending::{Change, Pending, Watched, What};
+use pending::{Change, Pending, What};
 use pgrx::prelude::*;
 pub use reservation::Reservation;
 use std::cell::UnsafeCell;
+use watched::Watched;
 
 thread_local! {
     static PENDING: UnsafeCell<Pending> = const { UnsafeCell::new(Pending::NOTHING) };

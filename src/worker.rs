@@ -21,9 +21,11 @@ mod lanes;
 mod leases;
 mod listeners;
 mod owner;
+mod pause;
 mod schedules;
 
 use crate::clock::now;
+use crate::extension::{self, Installed};
 use crate::guard;
 use crate::process;
 use crate::settings;
@@ -37,9 +39,10 @@ use std::time::Duration;
 pub use core::{first_ready, is_leased};
 use deadlines::Deadlines;
 use handlers::Processes;
-use installed::{Installed, Step};
+use installed::Step;
 use leases::LeaseScan;
 pub use owner::as_owner;
+use pause::Pause;
 use schedules::Schedules;
 
 /// The largest number of tasks that one transaction of the worker changes.
@@ -48,11 +51,6 @@ const BATCH: i32 = 1000;
 const LEASE_SCAN_EVERY: i64 = 60_000_000;
 /// How often to create partitions and to apply retention.
 const HISTORY_EVERY: i64 = 60_000_000;
-/// The pause after a step failed. It doubles with each failure, up to the second of these.
-const FIRST_PAUSE: i64 = 1_000_000;
-const LONGEST_PAUSE: i64 = 60_000_000;
-/// The pause while another session holds a lock on the extension.
-const RETRY_LOCKED: Duration = Duration::from_millis(200);
 
 /// The worker's main function; the argument is the database's OID.
 #[pg_guard]
@@ -80,7 +78,7 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     if let Some(database) = shared::get().and_then(|shared| shared.database(oid)) {
         database.worker.leave();
     }
-    // They exit with their worker, and the next worker starts its own.
+    // The processes of handlers exit with their worker, and the next worker starts its own.
     shared::get().into_iter().for_each(|shared| shared.handlers.wake(oid));
 }
 
@@ -175,28 +173,6 @@ const KEEP_HISTORY: usize = 9;
 const RETIRE: usize = 10;
 const RUN_HANDLERS: usize = 11;
 
-/// The pause of a step that failed.
-#[derive(Clone, Copy)]
-struct Pause {
-    failures: u32,
-    until: i64,
-}
-
-impl Pause {
-    const NONE: Self = Self { failures: 0, until: AT_ONCE };
-
-    fn failed(&mut self, moment: i64) {
-        let longer = FIRST_PAUSE << self.failures.min(10);
-        self.failures = self.failures.saturating_add(1);
-        self.until = moment + longer.min(LONGEST_PAUSE);
-    }
-
-    /// Whether the next failure is logged: the first ones, then every power of two.
-    fn is_logged(&self) -> bool {
-        (self.failures + 1).is_power_of_two()
-    }
-}
-
 impl Worker {
     fn new(shared: &'static Shared, database: &'static Database) -> Self {
         Self {
@@ -247,7 +223,7 @@ impl Worker {
                     self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
                     self.until_next()
                 }
-                Installed::Locked => RETRY_LOCKED,
+                Installed::Locked => extension::RETRY_LOCKED,
                 Installed::No => {
                     self.database.absent.store(true, Ordering::SeqCst);
                     return;
@@ -339,24 +315,6 @@ impl Worker {
         // The transaction has committed, so the mark is on disk.
         if let Some(Some(raised)) = step.result {
             self.database.tokens.publish(raised.mark, raised.base);
-        }
-        step.installed
-    }
-
-    /// Starts and stops the processes that run handlers.
-    fn run_handlers(&mut self, _pushed: &QueueBits) -> Installed {
-        self.handlers.note_ended(&self.shared.handlers);
-        let announced = self.database.handlers_changed.swap(false, Ordering::SeqCst);
-        if announced {
-            self.handlers.forget_pauses();
-        } else if self.handlers.due() > now() {
-            return Installed::Yes;
-        }
-        let step = self.attempt(RUN_HANDLERS, c"reading the handlers", core::runnable_handlers);
-        match &step.result {
-            Some(wanted) => self.handlers.arrange(wanted, &self.shared.handlers, self.database),
-            None if announced => self.database.handlers_changed.store(true, Ordering::SeqCst),
-            None => {}
         }
         step.installed
     }

@@ -5,8 +5,10 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cluster::{Cluster, Settings, major_version};
+use crate::{brief, run};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,11 @@ impl Edition {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::FastPath, Self::Core, Self::NoPreload, Self::SqlOnly, Self::Yugabyte];
 
+    /// Those whose implementations differ; one of them if only the brief form of tests is to run.
+    pub fn different() -> &'static [Self] {
+        if brief() { &[Self::FastPath] } else { &[Self::FastPath, Self::Core, Self::SqlOnly] }
+    }
+
     /// Its name in the table of results, and in the names of folders.
     pub fn name(self) -> &'static str {
         match self {
@@ -60,6 +67,18 @@ impl Edition {
         };
         let preload = matches!(self, Self::FastPath | Self::Core);
         Cluster::start_with(&format!("{name}-{}", self.name()), &Settings { preload, extra })
+    }
+
+    /// A server with it, whose background worker sweeps so often. Without a worker, queue.maintain() does.
+    pub fn sweeping_cluster(self, name: &str, worker: Worker, interval: Duration) -> Cluster {
+        let cluster = self.cluster(name, worker);
+        if self != Self::SqlOnly {
+            let mut client = cluster.connect();
+            run(&mut client, &format!("ALTER SYSTEM SET queue.sweep_interval = '{}s'", interval.as_secs()));
+            run(&mut client, "SELECT pg_reload_conf()");
+        }
+        self.install(&cluster, "postgres");
+        cluster
     }
 
     /// The file that installs it, where it is no extension.

@@ -10,6 +10,7 @@ pub mod estate;
 pub mod installation;
 pub mod languages;
 pub mod pgbouncer;
+pub mod query;
 pub mod stalls;
 pub mod torture;
 pub mod wait;
@@ -18,6 +19,7 @@ pub use cluster::{Cluster, Settings};
 pub use counters::counters_agree;
 pub use edition::{Edition, Worker};
 pub use pgbouncer::PgBouncer;
+pub use query::{number, run, text};
 pub use wait::{SOON, WOKEN, at_best, eventually};
 
 /// Whether only the brief form of tests is to run, because another version runs the long one.

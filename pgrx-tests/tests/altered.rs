@@ -19,7 +19,7 @@ mod roles;
 mod transactions;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, run};
 
 fn cluster(name: &str) -> Cluster {
     let extra = "queue.sweep_interval = '1s'\nwal_level = logical";
@@ -27,10 +27,6 @@ fn cluster(name: &str) -> Cluster {
     run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
     cluster.await_worker("postgres");
     cluster
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
 fn count(client: &mut Client, query: &str) -> i64 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, Config, NoTls};
-use queue_ext_tests::{Cluster, Edition, SOON, Worker, brief, eventually, stalls};
+use queue_ext_tests::{Cluster, Edition, SOON, Worker, brief, eventually, number, run, stalls, text};
 
 /// The setting "queue.sweep_interval", or the interval at which queue.maintain() runs instead.
 const SWEEP: Duration = Duration::from_secs(2);
@@ -15,31 +15,9 @@ fn from_environment(name: &str, default: i64) -> i64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
-}
-
-fn text(client: &mut Client, query: &str) -> String {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-}
-
-fn editions() -> &'static [Edition] {
-    if brief() { &[Edition::FastPath] } else { &[Edition::FastPath, Edition::Core, Edition::SqlOnly] }
-}
-
 /// A server of the edition with a short sweep interval, and the queues "work" and "done".
 fn cluster(edition: Edition, name: &str) -> Cluster {
-    let cluster = edition.cluster(&format!("batches-{name}"), Worker::On);
-    if edition != Edition::SqlOnly {
-        let sweep = format!("ALTER SYSTEM SET queue.sweep_interval = '{}s'", SWEEP.as_secs());
-        run(&mut cluster.connect(), &sweep);
-        run(&mut cluster.connect(), "SELECT pg_reload_conf()");
-    }
-    edition.install(&cluster, "postgres");
+    let cluster = edition.sweeping_cluster(&format!("batches-{name}"), Worker::On, SWEEP);
     run(
         &mut cluster.connect(),
         "SELECT queue.create('work', '{\"lease\": \"2 seconds\", \"backoff\": {\"base\": \"0\"}}'), queue.create('done');
@@ -109,7 +87,7 @@ fn repeat(config: &Config, statement: &str, pause: Duration, over: &AtomicBool) 
 
 #[test]
 fn a_growing_batch_calls_back_once_with_right_counts_despite_failures_a_crash_and_lost_events() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         grow(edition);
     }
 }
@@ -213,7 +191,7 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn a_batch_whose_events_are_all_lost_calls_back_within_a_sweep_interval() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         let cluster = cluster(edition, "lost");
         let mut client = cluster.connect();
         // In one transaction each, so that no session processes the events.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls};
 use queue_ext_tests::clock::{FakeClock, Speed};
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, number, run};
 
 const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 3653 * 24 * HOUR;
@@ -21,14 +21,6 @@ fn cluster(name: &str) -> (Cluster, FakeClock) {
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
     (cluster, clock)
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
 /// The token of the claim that got the task, if any.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, SOON, Settings, counters_agree, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, counters_agree, eventually, run};
 
 fn cluster(name: &str) -> Cluster {
     let extra = "max_prepared_transactions = 10\nautovacuum = off\nmax_wal_size = '8GB'";
@@ -20,10 +20,6 @@ fn cluster(name: &str) -> Cluster {
     cluster.await_worker("postgres");
     run(&mut cluster.connect(), "SELECT queue.create('second'), queue.create('grouped')");
     cluster
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
 fn read(client: &mut Client) {

@@ -3,11 +3,7 @@
 
 use fallible_iterator::FallibleIterator;
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, run};
 
 fn count(client: &mut Client, query: &str) -> i64 {
     client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)

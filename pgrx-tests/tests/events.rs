@@ -2,23 +2,22 @@
 //!
 //! LOST_EVENTS_SECONDS sets the duration, 5 by default.
 
+#[path = "events/by_hand.rs"]
+mod by_hand;
+#[path = "events/dependents.rs"]
+mod dependents;
+#[path = "events/many_rows.rs"]
+mod many_rows;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
 use queue_ext_tests::stalls::{self, Excuse};
-use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, brief, eventually};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, eventually, number, run};
 
 /// The setting "queue.sweep_interval", or the interval at which queue.maintain() runs instead.
 const SWEEP: Duration = Duration::from_secs(2);
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-}
 
 /// What this session and the background worker, where there is one, may be late by.
 fn excuses(client: &mut Client) -> Vec<Excuse> {
@@ -34,24 +33,13 @@ fn excused(time: Duration, excuses: &[Excuse]) -> Duration {
 
 /// A server of the edition with a short sweep interval.
 fn cluster(edition: Edition, name: &str) -> Cluster {
-    let cluster = edition.cluster(&format!("events-{name}"), Worker::On);
-    if edition != Edition::SqlOnly {
-        let sweep = format!("ALTER SYSTEM SET queue.sweep_interval = '{}s'", SWEEP.as_secs());
-        run(&mut cluster.connect(), &sweep);
-        run(&mut cluster.connect(), "SELECT pg_reload_conf()");
-    }
-    edition.install(&cluster, "postgres");
-    cluster
-}
-
-fn editions() -> &'static [Edition] {
-    if brief() { &[Edition::FastPath] } else { &[Edition::FastPath, Edition::Core, Edition::SqlOnly] }
+    edition.sweeping_cluster(&format!("events-{name}"), Worker::On, SWEEP)
 }
 
 #[test]
 fn tasks_end_in_order_and_within_limits_while_all_events_are_lost() {
     let seconds = std::env::var("LOST_EVENTS_SECONDS").ok().and_then(|value| value.parse().ok()).unwrap_or(5);
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         lose_events(edition, Duration::from_secs(seconds));
     }
 }
@@ -175,7 +163,7 @@ fn work(mut client: Client, worker: usize, over: &AtomicBool) {
 
 #[test]
 fn one_lost_event_costs_a_sweep_interval_at_most() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         let cluster = cluster(edition, "late");
         let mut client = cluster.connect();
         run(
@@ -220,51 +208,6 @@ fn one_lost_event_costs_a_sweep_interval_at_most() {
     }
 }
 
-/// No client claims or calls queue.maintain().
-#[test]
-fn the_worker_notices_that_the_head_of_a_group_or_a_predecessor_was_deleted_by_hand() {
-    for edition in editions().iter().copied().filter(|edition| *edition != Edition::SqlOnly) {
-        let cluster = cluster(edition, "by-hand");
-        let mut client = cluster.connect();
-        run(
-            &mut client,
-            "SELECT queue.create('running'), queue.create('admitted'), queue.create('first'), queue.create('then');
-             SELECT queue.push(q, to_jsonb(n), group_key => 'g') FROM unnest('{running,admitted}'::text[]) AS q, generate_series(1, 3) AS n;
-             SELECT queue.claim('1 hour', 'running');
-             SELECT queue.push('first');
-             SELECT queue.push('then', to_jsonb(way), after => ARRAY[id], on_predecessor_failure => way)
-             FROM queue.tasks, unnest('{continue,fail,cancel}'::text[]) AS way WHERE queue = 'first'",
-        );
-        let admitted = "SELECT string_agg(queue || ' ' || payload, ', ' ORDER BY queue) FROM queue.tasks
-                        WHERE group_key = 'g' AND admission = 1 AND state = 'queued'";
-        let admits = |expected: &str, client: &mut Client| {
-            eventually(expected, SOON, || {
-                let came: Option<String> = client.query_one(admitted, &[]).expect("look").get(0);
-                came.as_deref() == Some(expected)
-            });
-        };
-        admits("admitted 1", &mut client);
-        run(
-            &mut client,
-            "DELETE FROM queue.tasks WHERE group_key = 'g' AND payload = '1' OR queue = 'first'",
-        );
-        let started = Instant::now();
-        admits("admitted 2, running 2", &mut client);
-        let ways = "SELECT string_agg(way, ', ' ORDER BY way) FROM (
-                        SELECT format('%s is %s', payload, state) FROM queue.tasks WHERE queue = 'then'
-                        UNION ALL SELECT format('%s is dead', payload) FROM queue.dead_letters WHERE queue = 'then'
-                        UNION ALL SELECT format('%s is %s', payload, state) FROM queue.history WHERE queue = 'then'
-                    ) AS v (way)";
-        let expected = "\"cancel\" is cancelled, \"continue\" is queued, \"fail\" is dead";
-        eventually(expected, SOON, || {
-            client.query_one(ways, &[]).expect("look").get::<_, String>(0) == expected
-        });
-        let took = stalls::since(started);
-        println!("{}: {took:?}", edition.name());
-        assert!(took < 3 * (SWEEP + Duration::from_secs(1)), "{}: after {took:?}", edition.name());
-    }
-}
-
 #[test]
 fn a_shorter_sweep_interval_applies_to_the_wait_that_has_begun() {
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };
@@ -292,28 +235,10 @@ fn a_shorter_sweep_interval_applies_to_the_wait_that_has_begun() {
     eventually("the sweep finds it", SOON, || number(&mut client, left) == 0);
 }
 
-/// Like on a subscriber that took over: the triggers did not fire for replicated rows.
-#[test]
-fn groups_continue_in_a_queue_whose_row_of_locks_was_never_created() {
-    for edition in editions().iter().copied() {
-        let cluster = cluster(edition, "locks");
-        let mut client = cluster.connect();
-        run(&mut client, "SELECT queue.create('q'); DELETE FROM queue_internal.locks");
-        run(&mut client, "SELECT queue.push('q', group_key => 'g')");
-        let claim = "SELECT count(*) FROM queue.claim('1 minute', 'q')";
-        eventually("the task is claimed", 3 * (SWEEP + Duration::from_secs(1)), || {
-            if edition == Edition::SqlOnly {
-                run(&mut client, "CALL queue.maintain()");
-            }
-            number(&mut client, claim) == 1
-        });
-    }
-}
-
 /// As one that was postponed before the clock was set back.
 #[test]
 fn an_event_that_is_due_in_an_hour_is_processed_by_the_sweep() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         let cluster = cluster(edition, "ahead");
         let mut client = cluster.connect();
         run(&mut client, "SELECT queue.create('q')");
@@ -338,46 +263,6 @@ fn an_event_that_is_due_in_an_hour_is_processed_by_the_sweep() {
             done >= 2
         });
     }
-}
-
-#[test]
-fn an_end_finds_its_dependents_when_its_row_has_moved_to_a_new_page_meanwhile() {
-    let cluster = cluster(Edition::FastPath, "moved");
-    let mut client = cluster.connect();
-    run(&mut client, "SELECT queue.create('p'), queue.create('d'); SELECT queue.push('p')");
-    let (id, token) = {
-        let row = client.query_one("SELECT id, token FROM queue.claim('1 minute', 'p')", &[]).expect("claim");
-        (row.get::<_, i64>(0), row.get::<_, i64>(1))
-    };
-    run(&mut client, &format!("SELECT queue.push('d', after => ARRAY[{id}::bigint])"));
-    let mut other = cluster.connect();
-    run(&mut other, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {id} FOR UPDATE"));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            run(&mut cluster.connect(), &format!("SELECT queue.complete({id}, {token})"));
-        });
-        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
-        eventually("the end waits for the row", SOON, || number(&mut client, waits) == 1);
-        // Its versions fill the page; the last page is one that the end did not know of when it began.
-        run(
-            &mut other,
-            &format!(
-                "INSERT INTO queue.tasks (queue, payload)
-                 SELECT 'p', to_jsonb(repeat('x', 100)) FROM generate_series(1, 2000);
-                 DO $$ BEGIN FOR n IN 1..200 LOOP
-                     UPDATE queue.tasks SET progress = to_jsonb(n) WHERE id = {id};
-                 END LOOP; END $$;
-                 COMMIT"
-            ),
-        );
-    });
-    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.history"), 1);
-    // Found through the event, and not by the sweep.
-    let told = "SELECT count(*) FROM queue_internal.dependencies WHERE outcome IS NULL";
-    assert_eq!(number(&mut client, told), 0);
-    eventually("the dependent is claimed", SOON, || {
-        number(&mut client, "SELECT count(*) FROM queue.claim('1 minute', 'd')") == 1
-    });
 }
 
 #[test]
@@ -410,278 +295,4 @@ fn the_worker_remembers_when_a_postponed_event_is_due_while_it_processes_others(
     let late = eventually("the dependent is unblocked", SOON, || number(&mut client, unblocked) == 1);
     let late = excused(late, &excuses);
     assert!(late < left + Duration::from_secs(3), "{late:?}, and {left:?} were left");
-}
-
-/// The longest delay of a task of b without an event, while queue a has so many rows.
-fn late_beside(name: &str, much: &str) -> Duration {
-    let cluster = cluster(Edition::FastPath, name);
-    let mut client = cluster.connect();
-    run(&mut client, "SELECT queue.create('a'), queue.create('b')");
-    run(&mut client, much);
-    let admitted = "SELECT count(*) FROM queue.tasks WHERE queue = 'b' AND admission = 1";
-    let mut worst = Duration::ZERO;
-    for group in 0..4 {
-        run(
-            &mut client,
-            &format!(
-                "DO $$ BEGIN
-                     PERFORM queue.push('b', group_key => 'g{group}');
-                     DELETE FROM queue_internal.events WHERE queue = 'b';
-                 END $$"
-            ),
-        );
-        let excuses = excuses(&mut client);
-        let late = eventually("it goes on", SOON, || number(&mut client, admitted) == group + 1);
-        let late = excused(late, &excuses);
-        println!("{name}: {late:?}");
-        worst = worst.max(late);
-    }
-    worst
-}
-
-#[test]
-fn keys_of_one_queue_do_not_delay_lost_events_of_another() {
-    let late = late_beside(
-        "keys",
-        "SELECT queue.push('a');
-         INSERT INTO queue_internal.keys (queue, key, task_id)
-         SELECT t.queue, n::text, t.id FROM queue.tasks AS t, generate_series(1, 300000) AS n",
-    );
-    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
-}
-
-#[test]
-fn groups_of_one_queue_do_not_delay_lost_events_of_another() {
-    let late = late_beside(
-        "groups",
-        "INSERT INTO queue.tasks (queue, group_key, admission) SELECT 'a', n::text, 1 FROM generate_series(1, 100000) AS n",
-    );
-    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
-}
-
-#[test]
-fn dependencies_of_one_queue_do_not_delay_lost_events_of_another() {
-    let late = late_beside(
-        "many-dependencies",
-        "SELECT queue.push('a');
-         INSERT INTO queue.tasks (queue, state, admission) SELECT 'a', 'waiting', 2 FROM generate_series(1, 200000) AS n;
-         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
-         SELECT min(id) OVER (), id, 'fail' FROM queue.tasks WHERE queue = 'a' AND state = 'waiting'",
-    );
-    assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
-}
-
-#[test]
-fn the_sweep_leaves_the_key_of_a_dead_letter_that_is_put_back_meanwhile() {
-    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
-    let cluster = Cluster::start_with("events-redriven", &settings);
-    let mut client = cluster.connect();
-    run(
-        &mut client,
-        "CREATE EXTENSION queue_ext;
-         SELECT queue.create('q', '{\"max_attempts\": 1}'), queue.push('q', key => 'k');
-         SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'q')",
-    );
-    let dead = number(&mut client, "SELECT id FROM queue.dead_letters");
-    // As if it had kept its key.
-    run(
-        &mut client,
-        &format!("INSERT INTO queue_internal.keys (queue, key, task_id) VALUES ('q', 'k', {dead})"),
-    );
-    run(&mut client, "BEGIN; LOCK TABLE queue_internal.keys IN EXCLUSIVE MODE");
-    run(&mut client, &format!("SELECT queue.retry({dead})"));
-    std::thread::scope(|scope| {
-        // It has seen that the task ended, and waits for the table before it locks the row.
-        scope.spawn(|| run(&mut cluster.connect(), "SELECT queue_internal.sweep_keys(NULL, NULL, 100)"));
-        let waits =
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'queue_internal.keys'::regclass";
-        eventually("the sweep waits", SOON, || number(&mut client, waits) == 1);
-        run(&mut client, "COMMIT");
-    });
-    let held = format!("SELECT count(*) FROM queue_internal.keys WHERE key = 'k' AND task_id = {dead}");
-    assert_eq!(number(&mut client, &held), 1);
-}
-
-/// Tasks of queue "many" that wait for all tasks that are queued.
-fn dependents(number: u32) -> String {
-    format!(
-        "INSERT INTO queue.tasks (queue, state, admission) SELECT 'many', 'waiting', 2 FROM generate_series(1, {number});
-         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
-         SELECT p.id, t.id, 'fail' FROM queue.tasks AS p, queue.tasks AS t WHERE p.state = 'queued' AND t.state = 'waiting'"
-    )
-}
-
-#[test]
-fn fifty_thousand_dependents_of_one_task_go_on_within_seconds_and_do_not_delay_its_end() {
-    for edition in editions().iter().copied() {
-        let cluster = cluster(edition, "dependents");
-        let mut client = cluster.connect();
-        run(&mut client, "SELECT queue.create('one'), queue.create('many'); SELECT queue.push('one')");
-        run(&mut client, &dependents(50_000));
-        run(&mut client, "ANALYZE queue.tasks, queue_internal.dependencies");
-        let (started, excuses) = (Instant::now(), excuses(&mut client));
-        run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
-        let end = excused(started.elapsed(), &excuses);
-        let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
-        eventually("all are unblocked", 2 * SOON, || {
-            if edition == Edition::SqlOnly {
-                run(&mut client, "CALL queue.maintain()");
-            }
-            number(&mut client, waiting) == 0
-        });
-        println!("{}: the end took {end:?}, all of it {:?}", edition.name(), started.elapsed());
-        assert!(end < Duration::from_secs(1), "the end took {end:?}");
-        let all = excused(started.elapsed(), &excuses);
-        assert!(all < SOON / 2, "{all:?}");
-        assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.dependencies"), 0);
-        let events = number(&mut client, "SELECT queue_internal.newest_event()");
-        assert!(events < 5000, "{events} events were left");
-    }
-}
-
-#[test]
-fn a_batch_of_tasks_with_few_dependents_each_notifies_all_of_them_at_once() {
-    for edition in editions().iter().copied() {
-        let cluster = cluster(edition, "few-dependents");
-        let mut client = cluster.connect();
-        run(
-            &mut client,
-            "SELECT queue.create('one'), queue.create('many'); SELECT count(queue.push('one')) FROM generate_series(1, 1000);
-             INSERT INTO queue.tasks (queue, state, admission) SELECT 'many', 'waiting', 2 FROM generate_series(1, 2000);
-             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
-             SELECT p.id, t.id, 'fail'
-             FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM queue.tasks WHERE queue = 'one') AS p
-             JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM queue.tasks WHERE queue = 'many') AS t
-             ON p.n = (t.n + 1) / 2;
-             BEGIN;
-             SELECT count(m.id) FROM (
-                 SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM queue.claim('1 minute', 'one', 1000)
-             ) AS c, LATERAL queue.complete_many(c.ids, c.tokens) AS m (id)",
-        );
-        assert_eq!(
-            number(&mut client, "SELECT count(*) FROM queue_internal.outcomes"),
-            0,
-            "{}",
-            edition.name()
-        );
-        assert_eq!(
-            number(&mut client, "SELECT count(*) FROM queue_internal.events"),
-            2000,
-            "{}",
-            edition.name()
-        );
-        run(&mut client, "ROLLBACK");
-    }
-}
-
-/// A server without a worker, with tasks of queue "one" that have so many dependents in queue "many" each.
-fn without_worker(name: &str, predecessors: u32, number: u32) -> (Cluster, Client) {
-    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
-    let cluster = Cluster::start_with(&format!("events-{name}"), &settings);
-    let mut client = cluster.connect();
-    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('one'), queue.create('many')");
-    for _ in 0..predecessors {
-        run(
-            &mut client,
-            &format!(
-                "WITH p AS (SELECT queue.push('one') AS id), t AS (
-                     INSERT INTO queue.tasks (queue, state, admission)
-                     SELECT 'many', 'waiting', 2 FROM generate_series(1, {number}) RETURNING id)
-                 INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) SELECT p.id, t.id, 'fail' FROM p, t"
-            ),
-        );
-    }
-    (cluster, client)
-}
-
-const WAITING: &str = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
-const END: &str = "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'one', 100)";
-
-#[test]
-fn a_dependent_that_cannot_be_notified_delays_few_others() {
-    let (cluster, mut client) = without_worker("refused", 3, 3000);
-    run(
-        &mut client,
-        "CREATE TABLE public.refused AS SELECT min(id) + 1200 AS id FROM queue.tasks WHERE queue = 'many'",
-    );
-    run(
-        &mut client,
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             IF NEW.task_id = (SELECT id FROM public.refused) THEN RAISE 'not this one'; END IF;
-             RETURN NEW;
-         END $$;
-         CREATE TRIGGER refuse BEFORE UPDATE ON queue_internal.dependencies FOR EACH ROW EXECUTE FUNCTION refuse()",
-    );
-    run(&mut client, END);
-    let process = "SELECT queue_internal.process_all_events(1000)";
-    while number(&mut client, process) > 0 {}
-    assert_eq!(number(&mut client, WAITING), 500);
-    assert_eq!(cluster.log().matches("cannot be notified: not this one").count(), 1);
-    // The sweep finds them.
-    run(&mut client, "DROP TRIGGER refuse ON queue_internal.dependencies");
-    run(&mut client, "CALL queue.maintain()");
-    assert_eq!(number(&mut client, WAITING), 0);
-}
-
-#[test]
-fn dependents_that_nobody_notifies_are_found_by_the_sweep() {
-    let (_cluster, mut client) = without_worker("fallback", 1, 1500);
-    run(&mut client, END);
-    let events = "SELECT count(*) FROM queue_internal.events";
-    let mut left = |sweep: &str| {
-        run(&mut client, sweep);
-        number(&mut client, events)
-    };
-    let sweep = "SELECT queue_internal.sweep_dependencies(NULL, NULL, 5000)";
-    assert_eq!(left(sweep), 1000, "the worker notifies the others");
-    assert_eq!(left("BEGIN; SELECT queue_internal.sweep_dependencies(NULL, NULL, 5000, 'many')"), 1500);
-    assert_eq!(left("ROLLBACK"), 1000);
-    run(&mut client, "UPDATE queue_internal.outcomes SET ended_at = now() - interval '11 minutes'");
-    run(&mut client, sweep);
-    assert_eq!(number(&mut client, events), 1500);
-}
-
-#[test]
-fn dependents_without_a_task_are_not_read_again_for_each_part() {
-    let (_cluster, mut client) = without_worker("no-task", 1, 3000);
-    run(
-        &mut client,
-        "DELETE FROM queue.tasks WHERE queue = 'many' AND id IN (
-             SELECT id FROM queue.tasks WHERE queue = 'many' ORDER BY id OFFSET 1000 LIMIT 1000)",
-    );
-    run(&mut client, END);
-    let skipped =
-        "SELECT (SELECT count(*) FROM queue_internal.dependencies AS d WHERE d.task_id <= o.rest_after)
-                   FROM queue_internal.outcomes AS o";
-    assert_eq!(number(&mut client, skipped), 2000);
-    while number(&mut client, "SELECT queue_internal.process_all_events(1000)") > 0 {}
-    assert_eq!(number(&mut client, WAITING), 0);
-}
-
-#[test]
-fn dependents_of_two_tasks_that_end_at_once_go_on_without_a_sweep() {
-    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
-    let cluster = Cluster::start_with("events-two-ends", &settings);
-    let mut client = cluster.connect();
-    run(
-        &mut client,
-        "CREATE EXTENSION queue_ext; SELECT queue.create('one'), queue.create('many');
-         SELECT queue.push('one'), queue.push('one')",
-    );
-    run(&mut client, &dependents(2500));
-    let mut other = cluster.connect();
-    run(&mut other, "BEGIN; SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
-    run(&mut client, "SELECT queue.complete(id, token) FROM queue.claim(queue => 'one')");
-    let process = "SELECT queue_internal.process_all_events(1000)";
-    while number(&mut client, process) > 0 {}
-    let waiting = "SELECT count(*) FROM queue.tasks WHERE state = 'waiting'";
-    assert_eq!(number(&mut client, waiting), 2500);
-    run(&mut other, "COMMIT");
-    eventually("all are unblocked", SOON, || {
-        number(&mut client, process);
-        number(&mut client, waiting) == 0
-    });
-    let left = "SELECT (SELECT count(*) FROM queue_internal.dependencies) + (SELECT count(*) FROM queue_internal.events)
-                + (SELECT count(*) FROM queue_internal.outcomes WHERE rest_after IS NOT NULL)";
-    assert_eq!(number(&mut client, left), 0);
 }

@@ -8,7 +8,7 @@ mod processes;
 mod work;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, run};
 
 /// A server with enough processes, and what every test needs: a role `app`, which handles the queue `work`, and a table
 /// `done`, in which its handlers note each task.
@@ -34,10 +34,6 @@ fn prepare_database(client: &mut Client) {
          SELECT queue.create('work', '{\"backoff\": {\"kind\": \"fixed\", \"base\": \"10 ms\"}, \"max_attempts\": 3}');
          SELECT queue.grant_worker('app', 'work')",
     );
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
 /// Creates `handle`, with a body that has a variable `task` and ends with a result, and attaches it.

@@ -1,7 +1,7 @@
 //! queue.health(): each trouble is caused, is named while it lasts, and is gone when it is over.
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, run};
 
 const CHECKS: [&str; 13] = [
     "version",
@@ -23,10 +23,6 @@ fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {
     let cluster = Cluster::start_with(name, &Settings { preload, extra });
     run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
     cluster
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
 /// The status, detail and hint of the rows of a check. If `strict`, with thresholds that are exceeded at once; other

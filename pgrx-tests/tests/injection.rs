@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, SOON, Settings, eventually};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, number, run};
 use scenarios::{Hold, SCENARIOS, Scenario};
 
 /// The error that the client gets for each fault.
@@ -49,14 +49,6 @@ fn send_the_worker_away(client: &mut Client) {
     run(client, "ALTER SYSTEM SET queue.worker_enabled = off");
     run(client, "SELECT pg_reload_conf()");
     eventually("the worker leaves", SOON, || stats(client)["worker"].is_null());
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
 fn ids(client: &mut Client, query: &str) -> BTreeSet<i64> {

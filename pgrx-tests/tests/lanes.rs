@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, run, stalls};
 
 const NONE: [i64; 0] = [];
 
@@ -33,11 +33,6 @@ fn with_settings(name: &str, extra: &'static str) -> Cluster {
     cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
     cluster
-}
-
-/// Runs statements that return nothing of interest.
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 
 fn push(client: &mut Client, queue: &str, count: i32) -> Vec<i64> {

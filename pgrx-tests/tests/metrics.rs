@@ -10,7 +10,7 @@ mod seen;
 mod stack;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::Cluster;
+use queue_ext_tests::{Cluster, run};
 use std::path::Path;
 
 /// A server with the role that docs/monitoring.md makes.
@@ -28,8 +28,4 @@ fn cluster(name: &str) -> Cluster {
 /// A connection of the role that monitors.
 fn monitor(cluster: &Cluster) -> Client {
     cluster.config("postgres").user("metrics").connect(NoTls).expect("connect")
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }

@@ -32,8 +32,9 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use queue_ext_tests::{
-    Cluster, Edition, SOON, Settings, WOKEN, Worker, at_best, eventually,
+    Cluster, Edition, SOON, Settings, WOKEN, Worker, at_best, eventually, number, run,
     stalls::{self, Excuse},
+    text,
 };
 
 /// How long a flood lasts.
@@ -48,18 +49,6 @@ fn start(name: &str) -> (Cluster, Client, i32) {
     run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('a'), queue.create('b')");
     let worker = cluster.await_worker("postgres");
     (cluster, client, worker)
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
-}
-
-fn text(client: &mut Client, query: &str) -> String {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
 /// From here on only the test changes anything.

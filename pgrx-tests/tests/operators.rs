@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, WOKEN, brief, eventually, stalls};
+use queue_ext_tests::{Cluster, SOON, WOKEN, brief, eventually, number, stalls};
 
 /// These tests keep the machine busy, and some measure: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -40,10 +40,6 @@ fn wait_for(cluster: &Cluster, id: i64, settings: &str) -> Waiter {
 fn is_soon(since: Instant, told: Instant) {
     let late = stalls::took(since, told);
     assert!(late < WOKEN, "{late:?}");
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).expect(query).get(0)
 }
 
 /// Waits until the session waits and holds nothing but its entry among the transactions.

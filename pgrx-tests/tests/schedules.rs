@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, stalls::Excuse};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, number, stalls::Excuse};
 
 fn start(name: &str) -> (Cluster, Client) {
     // No sweep may run during this test.
@@ -13,10 +13,6 @@ fn start(name: &str) -> (Cluster, Client) {
     client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
     (cluster, client)
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).expect("a number").get(0)
 }
 
 const RUNS: &str = "SELECT count(*) FROM queue.tasks WHERE headers ->> 'schedule' = 'tick'";

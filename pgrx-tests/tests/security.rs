@@ -33,7 +33,7 @@ mod verbs;
 mod worker;
 
 use postgres::{Client, NoTls};
-use queue_ext_tests::{Cluster, Settings};
+use queue_ext_tests::{Cluster, Settings, number, run};
 
 /// Rows that the worker would change during a test stay as they are.
 const NO_WORKER: &str = "queue.worker_enabled = off";
@@ -57,20 +57,10 @@ fn login(cluster: &Cluster, role: &str) -> Client {
     cluster.config("postgres").user(role).connect(NoTls).expect("connect")
 }
 
-/// Runs statements that must work and return nothing of interest.
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
 /// The first column of the rows, as text.
 fn column(client: &mut Client, query: &str) -> Vec<String> {
     let rows = client.query(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}"));
     rows.iter().map(|row| row.get(0)).collect()
-}
-
-/// The one number that a query returns.
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
 /// The error of the server: the SQLSTATE and the complete message.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use postgres::Client;
 use queue_ext_tests::cluster::{bindir, has_extension};
-use queue_ext_tests::{Cluster, SOON, Settings};
+use queue_ext_tests::{Cluster, SOON, Settings, number, run};
 
 #[path = "sharding/away.rs"]
 mod away;
@@ -79,14 +79,6 @@ fn script(cluster: &Cluster, file: &str, options: &[&str]) {
     psql.args(["-X", "-q", "-U", "postgres", "-d", "postgres", "-h"]).arg(cluster.folder());
     let done = psql.args(options).arg("-f").arg(path).output().expect("run psql");
     assert!(done.status.success(), "{file}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error:?}"));
 }
 
 /// The SQLSTATE with which a statement is refused.

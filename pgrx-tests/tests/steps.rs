@@ -8,32 +8,14 @@ use std::time::Duration;
 
 use postgres::{Client, Config, Error, NoTls};
 use queue_ext_tests::cluster::signal;
-use queue_ext_tests::{Cluster, Edition, SOON, Worker, brief, eventually};
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-}
+use queue_ext_tests::{Cluster, Edition, SOON, Worker, eventually, number, run};
 
 fn flows() -> i64 {
     std::env::var("FLOWS").ok().and_then(|value| value.parse().ok()).unwrap_or(300)
 }
 
-fn editions() -> &'static [Edition] {
-    if brief() { &[Edition::FastPath] } else { &[Edition::FastPath, Edition::Core, Edition::SqlOnly] }
-}
-
 fn cluster(edition: Edition, name: &str, worker: Worker) -> Cluster {
-    let cluster = edition.cluster(&format!("steps-{name}"), worker);
-    if edition != Edition::SqlOnly {
-        run(&mut cluster.connect(), "ALTER SYSTEM SET queue.sweep_interval = '1s'");
-        run(&mut cluster.connect(), "SELECT pg_reload_conf()");
-    }
-    edition.install(&cluster, "postgres");
-    cluster
+    edition.sweeping_cluster(&format!("steps-{name}"), worker, Duration::from_secs(1))
 }
 
 /// Connects as soon as that is possible; none if it is over.
@@ -133,7 +115,7 @@ fn step(client: &mut Client, id: i64, token: i64, name: &str, value: &str) -> Re
 
 #[test]
 fn flows_end_and_each_effect_happens_once_while_workers_and_the_server_are_killed() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         kill_all_the_time(edition, flows());
     }
 }
@@ -285,7 +267,7 @@ fn a_worker_is_woken_when_an_event_is_emitted_and_when_a_sleep_ends() {
 
 #[test]
 fn many_tasks_that_wait_for_one_event_all_go_on() {
-    for edition in editions().iter().copied() {
+    for edition in Edition::different().iter().copied() {
         let cluster = cluster(edition, "many", Worker::On);
         let mut client = cluster.connect();
         run(

@@ -8,17 +8,9 @@ use postgres::Client;
 use queue_ext_tests::clock::Speed;
 use queue_ext_tests::cluster::signal;
 use queue_ext_tests::edition::{Edition, Worker};
-use queue_ext_tests::{Cluster, SOON, eventually};
+use queue_ext_tests::{Cluster, SOON, eventually, number, run};
 
 const DAY: i64 = 86_400;
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
-}
 
 /// A server whose commits stay in memory for long, and are lost when it is killed.
 fn cluster(name: &str, edition: Edition, databases: &[&str]) -> Cluster {

@@ -14,10 +14,9 @@ mod subscriber;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use postgres::Client;
 use queue_ext_tests::cluster::run_folder;
 use queue_ext_tests::installation::Installation;
-use queue_ext_tests::{Cluster, SOON, Settings};
+use queue_ext_tests::{Cluster, SOON, Settings, number, run};
 
 /// A version after all others: the statements that its sources add. Each can be in the install script and in the
 /// upgrade script, and comes with the message that reports it as missing.
@@ -126,12 +125,4 @@ fn laboratory(name: &str) -> (Cluster, PathBuf) {
     let mut cluster = Cluster::create_of(&programs, &folder, &Settings::default(), &[]);
     cluster.launch();
     (cluster, extensions)
-}
-
-fn run(client: &mut Client, statements: &str) {
-    client.batch_execute(statements).unwrap_or_else(|error| panic!("{statements}: {error:?}"));
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }

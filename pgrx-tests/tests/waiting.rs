@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, eventually, stalls};
+use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, eventually, number, run, stalls};
 
 /// These tests measure, and start many sessions: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -74,14 +74,6 @@ fn is_soon(since: Instant, told: Instant) {
     let late = stalls::took(since, told);
     println!("told after {late:?}");
     assert!(late < WOKEN, "{late:?}");
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).expect(query).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).expect(query);
 }
 
 /// How many stand in the list of a queue.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use queue_ext_tests::cluster::{home, run_folder};
-use queue_ext_tests::{Cluster, Edition, SOON, WOKEN, Worker, brief, eventually, stalls};
+use queue_ext_tests::{Cluster, Edition, SOON, WOKEN, Worker, brief, eventually, number, run, stalls};
 
 const BUCKETS: usize = 8;
 
@@ -117,14 +117,6 @@ fn breaking_each_rule_is_detected() {
     for rule in ["lock-table", "transition-tables", "index-method", "hot-tablet", "sequence-cache"] {
         assert!(portable.contains_key(rule), "{rule}: {portable:?}");
     }
-}
-
-fn number(client: &mut Client, query: &str) -> i64 {
-    client.query_one(query, &[]).unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
-}
-
-fn run(client: &mut Client, query: &str) {
-    client.batch_execute(query).unwrap_or_else(|error| panic!("{query}: {error:?}"));
 }
 
 #[test]

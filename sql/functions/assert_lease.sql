@@ -19,11 +19,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.assert_lease IS
-'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued and
-not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a worker
-writes and does not complete the task. A lease that has expired is current until another session requeues the task, as for
-queue.complete. Other calls for the task, such as a heartbeat from another connection, wait until
-the transaction ends. Needs the worker''s right on the queue.
+'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued
+and not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a
+worker writes and does not complete the task. A lease that has expired is current until another session requeues the
+task, as for queue.complete. Other calls for the task, such as a heartbeat from another connection, wait until the
+transaction ends. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 

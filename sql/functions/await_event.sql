@@ -38,16 +38,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.await_event IS
-'Returns the payload of an event of the task''s queue, or suspends the running task until the event is emitted. Returns one
-row if the task can go on: arrived is true, with the payload, if the event was emitted; false, without one, if that timed
-out. Returns no row if the task was suspended: the lease has ended, and the attempt does not count. The task can be claimed
-again when the event is emitted or the timeout is over, and the same call then returns a row. All later attempts get the
-same row. If the cancellation of the task was requested, or it was replaced, it is cancelled instead of suspended. An
-emission of the event waits until the transaction of this call has ended. Needs the worker''s right on the queue.
+'Returns the payload of an event of the task''s queue, or suspends the running task until the event is emitted. Returns
+one row if the task can go on: arrived is true, with the payload, if the event was emitted; false, without one, if that
+timed out. Returns no row if the task was suspended: the lease has ended, and the attempt does not count. The task can
+be claimed again when the event is emitted or the timeout is over, and the same call then returns a row. All later
+attempts get the same row. If the cancellation of the task was requested, or it was replaced, it is cancelled instead of
+suspended. An emission of the event waits until the transaction of this call has ended. Needs the worker''s right on the
+queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - event: the name of the event, 1 to 512 bytes. Events belong to the queue in which the task first waits for them.
-- timeout: how long to wait, counted from the first call for this event, at most 100 years. Null (default) means for ever.
+- timeout: how long to wait, counted from the first call for this event, at most 100 years. Null (default) means for
+  ever.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';

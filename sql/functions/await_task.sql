@@ -76,11 +76,11 @@ END
 $$;
 COMMENT ON FUNCTION queue.await_task IS
 'Returns how another task ended, or suspends the running task until it has ended. Returns one row if the task can go on:
-ended is true, with the state (completed, failed, cancelled, or purged if it was deleted) and the result; or false, without
-these, if that timed out. Returns no row if the task was suspended, as queue.await_event does. All later attempts get the
-same row. A task that failed for good has ended, and one that will be retried has not. Two tasks that wait for each other
-wait for ever, unless one has a timeout. Needs the worker''s right on the queue of the task, and any right on the queue of
-the other one; without the worker''s right there, result is null.
+ended is true, with the state (completed, failed, cancelled, or purged if it was deleted) and the result; or false,
+without these, if that timed out. Returns no row if the task was suspended, as queue.await_event does. All later
+attempts get the same row. A task that failed for good has ended, and one that will be retried has not. Two tasks that
+wait for each other wait for ever, unless one has a timeout. Needs the worker''s right on the queue of the task, and any
+right on the queue of the other one; without the worker''s right there, result is null.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - other: the other task. Its result is null if its queue keeps no history.
@@ -88,7 +88,8 @@ the other one; without the worker''s right there, result is null.
   ever.
 
 Errors: QX001: the lease is no longer held. QX003: one of the tasks does not exist, or the caller has no right on its
-queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an
+argument is null, invalid or too large.';
 
 -- As a push locks its predecessors.
 CREATE FUNCTION queue_internal.lock_awaited(other bigint) RETURNS boolean

@@ -1,4 +1,5 @@
--- queue.complete_many_and_claim: a pool of handlers needs one transaction for each batch instead of two.
+-- queue.complete_many_and_claim: a worker that claims several tasks at a time needs one transaction for each round instead
+-- of two.
 
 CREATE FUNCTION queue.complete_many_and_claim(
     ids       bigint[],

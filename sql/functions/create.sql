@@ -53,9 +53,12 @@ Options:
 - max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
 - delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
 - fair_groups: true lets the groups take turns. Default false.
-- rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
-- group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
-- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default null.
+- rate_limit: how many tasks may start in any rate_period, each counted with its weight, 1 to 10000. Default null: no
+  limit.
+- group_rate_limit: how many tasks of a group may start in any rate_period, each counted with its weight, 1 to 10000.
+  Default null: no limit.
+- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default
+  null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or

@@ -41,7 +41,7 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
-        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, array_remove(after || batch, NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         PERFORM queue_internal.check_no_cycle(batch, after);
     END IF;
@@ -61,14 +61,14 @@ END
 $$;
 COMMENT ON FUNCTION queue.create_batch IS
 'Creates a batch and returns its id. The arguments describe its callback: a task that waits until the batch is sealed and
-all tasks of the batch have ended. Its headers then have a member batch that counts them, such as {"batch": {"completed":
-98, "failed": 1, "cancelled": 1}}. The id of the batch is the id of the callback. If the key is taken, returns the id of the
-task that has it, as queue.push does. Needs the producer''s right on the queue.
+all tasks of the batch have ended. Its headers then have a member batch that counts them, such as {"batch":
+{"completed": 98, "failed": 1, "cancelled": 1}}. The id of the batch is the id of the callback. If the key is taken,
+returns the id of the task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback. A start deadline
-  also ends a callback that still waits for the batch.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback.
+  A start deadline also ends a callback that still waits for the batch.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';

@@ -56,7 +56,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue, its bindings and its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings and its emitted events, and detaches its handler. The history stays. Needs the operator''s
+right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait

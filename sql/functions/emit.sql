@@ -38,14 +38,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.emit IS
-'Emits an event of a queue: tasks of the queue that wait for it with queue.await_event can be claimed again, and those that
-ask for it later get it at once. Returns true. The first emission stays: a later one of the same name changes nothing and
-returns false. It counts once the transaction commits. The event is kept for queue.event_retention and as long as a task
-waits for it; after that, the name can be emitted again. Needs the producer''s right on the queue.
+'Emits an event of a queue: tasks of the queue that wait for it with queue.await_event can be claimed again, and those
+that ask for it later get it at once. Returns true. The first emission stays: a later one of the same name changes
+nothing and returns false. It counts once the transaction commits. The event is kept for queue.event_retention and as
+long as a task waits for it; after that, the name can be emitted again. Needs the producer''s right on the queue.
 
 - queue: name of the queue.
 - event: the name of the event, 1 to 512 bytes. Put an id into it: order 17 paid.
 - payload: any JSON value, which queue.await_event returns. Default {}.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null, invalid
-or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';

@@ -30,5 +30,5 @@ cancel_requested, whether the worker should stop and call queue.confirm_cancel. 
   the queue''s option. The lease of a task with a timeout ends no later than that.
 - progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
 
-Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller has no right on its queue.
-22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller
+has no right on its queue. 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -1,8 +1,8 @@
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
---             monitor have no right on the tables nor in queue_internal
+--             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing
+--             else, because roles that may monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',

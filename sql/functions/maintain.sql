@@ -57,10 +57,11 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
-'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-ends tasks that were not claimed by their start deadline, runs the schedules that are due, unblocks tasks that waited for a
+'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired, ends
+tasks that were not claimed by their start deadline, runs the schedules that are due, unblocks tasks that waited for a
 predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
-events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because
+it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 

@@ -76,8 +76,9 @@ caller has the producer''s right.
   start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
   task uses up the whole limit.
 
-Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
-and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken and
+on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too
+large.';
 
 -- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
 -- others.

@@ -44,12 +44,7 @@ BEGIN
     source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN (queue_internal.push_into_batch(
-            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
-            start_by, weight)).id;
-    ELSIF key IS NULL AND after IS NULL THEN
+    IF key IS NULL AND after IS NULL AND batch IS NULL THEN
         IF source.max_queued IS NOT NULL THEN
             PERFORM queue_internal.check_depth(source, 1);
         END IF;
@@ -61,12 +56,10 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN (queue_internal.push_linked(
+    RETURN (queue_internal.push_one(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight)).id;
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+        start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -80,9 +73,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
-  give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
-  changed.
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits
+  for its end. reschedule: give it the new run_at, unless it is running. error: raise QX004. A task that has finished
+  and keeps its key is not changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
   bytes. Null means no group.
 - max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
@@ -103,8 +96,8 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
 - start_by: the start deadline. If no worker has claimed the task by then, it expires: it becomes a dead letter with the
-  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or waits
-  for other tasks expires too. Null (default) means that ttl applies.
+  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or
+  waits for other tasks expires too. Null (default) means that ttl applies.
 - ttl: the start deadline as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null
   (default) means the queue''s option ttl.
 - weight: how much of rate_limit and group_rate_limit the task uses up when it starts, from 1 to the smaller of these
@@ -112,9 +105,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
-or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004: the
+key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is
+sealed. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
 -- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
@@ -183,24 +176,31 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
 
-CREATE FUNCTION queue_internal.push_into_batch(
+-- A push of one task that has a key, waits for others, or is added to a batch. "pushed" and "key_ttl" are as in push_linked.
+CREATE FUNCTION queue_internal.push_one(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    live CONSTANT bigint[] := queue_internal.lock_before_push(
-        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+    others CONSTANT bigint[] := array_remove(after || batch, NULL);
+    live   bigint[];
 BEGIN
-    PERFORM queue_internal.lock_batches(ARRAY[batch]);
-    PERFORM queue_internal.check_no_cycle(batch, after);
+    IF others <> '{}' THEN
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, others);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
         on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
-    IF pushed THEN
+    IF pushed AND batch IS NOT NULL THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';
+COMMENT ON FUNCTION queue_internal.push_one IS
+    'Pushes a task that has a key or waits for others, or, if it is new, adds it to a batch.';

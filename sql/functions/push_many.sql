@@ -124,7 +124,8 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same
+  for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.

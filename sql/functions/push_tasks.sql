@@ -74,13 +74,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.push_tasks IS
-'Adds many different tasks, each to a queue and with options of its own, and returns the ids in the order of the array: all
-of them or none. Where a key is taken, the row has the id of the task that has it. An empty array adds nothing and returns
-no rows. Needs the producer''s right on each of the queues.
+'Adds many different tasks, each to a queue and with options of its own, and returns the ids in the order of the array:
+all of them or none. Where a key is taken, the row has the id of the task that has it. An empty array adds nothing and
+returns no rows. Needs the producer''s right on each of the queues.
 
-- tasks: a JSON array of at most 100000 objects, such as [{"queue": "mail", "payload": {"to": "ada"}, "delay": "1 hour"}].
-  Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required. Times and
-  intervals are strings, and after is an array. Null means the default, except that a payload of null is stored.
+- tasks: a JSON array of at most 100000 objects, such as [{"queue": "mail", "payload": {"to": "ada"}, "delay": "1
+  hour"}]. Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required.
+  Times and intervals are strings, and after is an array. Null means the default, except that a payload of null is
+  stored.
 
 Errors: as queue.push. 22023: a member is unknown or has the wrong type; the message has its name and the position of the
 element, from 1.';

@@ -11,7 +11,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.reap IS
 'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up, and ends every
-task that was not claimed by its start deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
-themselves. Needs the operator''s right on all queues.
+task that was not claimed by its start deadline. Returns how many tasks it changed. The background worker and
+queue.maintain do the same, and claims take over expired leases by themselves. Needs the operator''s right on all
+queues.
 
 Errors: 42501: no right on all queues.';

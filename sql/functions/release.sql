@@ -13,24 +13,14 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token, false);
-    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN;
-    ELSIF queue_internal.has_timed_out(task) THEN
-        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
-        RETURN;
-    END IF;
-    task.attempt := task.attempt - 1;
-    IF extract(epoch FROM delay) > 0 THEN
-        task.run_at := clock_timestamp() + delay;
-    END IF;
-    PERFORM queue_internal.requeue(task);
+    PERFORM queue_internal.suspend(
+        task, CASE WHEN extract(epoch FROM delay) > 0 THEN clock_timestamp() + delay ELSE task.run_at END);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS
 'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
-instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s right
-on the queue.
+instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s
+right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the

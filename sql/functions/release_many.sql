@@ -27,9 +27,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.release_many IS
-'Gives many tasks back without counting their attempts, as queue.release, and returns the ids of those that were accepted,
-in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left out and does
-not affect the others. Empty arrays return no rows.
+'Gives many tasks back without counting their attempts, as queue.release, and returns the ids of those that were
+accepted, in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left
+out and does not affect the others. Empty arrays return no rows.
 
 - ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
   100000.

@@ -29,9 +29,10 @@ END
 $$;
 COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
-queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
-backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
-itself back. If a limit of the queue is now smaller than the weight, the task uses up the whole limit. Needs the operator''s right on the queue.
+queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter
+also its backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters;
+queue.retry puts a dead letter itself back. If a limit of the queue is now smaller than the weight, the task uses up the
+whole limit. Needs the operator''s right on the queue.
 
 - id: the task that ended.
 

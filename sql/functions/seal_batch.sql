@@ -14,7 +14,7 @@ BEGIN
         PERFORM queue_internal.raise_null('batch');
     END IF;
     PERFORM queue_internal.check_batch(batch);
-    -- The callback, too, as in a push: whoever cancels it comes before or after.
+    -- The callback, too, as in a push: a call that cancels it comes before or after.
     SELECT t.queue INTO source FROM queue.tasks AS t
     WHERE t.id = batch AND t.state = 'waiting' AND queue_internal.has_right('producer', t.queue) FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -36,8 +36,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.seal_batch IS
 'Seals a batch: no more tasks can be pushed into it, and its callback is queued once all of its tasks have ended. Waits
-for transactions that are pushing into it. Does nothing if the batch is sealed already. Needs the producer''s right on the
-queue of the batch.
+for transactions that are pushing into it. Does nothing if the batch is sealed already. Needs the producer''s right on
+the queue of the batch.
 
 - batch: the batch, as returned by queue.create_batch.
 

@@ -22,8 +22,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.sleep(bigint, bigint, timestamptz) IS
-'Suspends a running task until a time: returns false, the lease has ended, and the attempt does not count. At that time the
-task can be claimed again, and the same call returns true. If the cancellation of the task was requested, or it was
+'Suspends a running task until a time: returns false, the lease has ended, and the attempt does not count. At that time
+the task can be claimed again, and the same call returns true. If the cancellation of the task was requested, or it was
 replaced, it is cancelled instead. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.

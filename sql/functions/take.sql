@@ -50,10 +50,10 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.take IS
-'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip for
-each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. While it waits, it
-holds no snapshot and no lock, but keeps an empty transaction open. Transaction blocks: as queue.wait. Needs the worker''s
-right on the queue.
+'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip
+for each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. While it
+waits, it holds no snapshot and no lock, but keeps an empty transaction open. Transaction blocks: as queue.wait. Needs
+the worker''s right on the queue.
 
 - queue: name of the queue. Default "default".
 - lease: how long the caller has the task unless it extends the lease; more than 0, at most queue.max_lease. Null

@@ -48,21 +48,10 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
-            queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
-            group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
-        RETURN;
-    END IF;
-    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+    RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_one(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight) AS p;
-    RETURN NEXT;
+        on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
 END
 $$;
 COMMENT ON FUNCTION queue.try_push IS

@@ -25,6 +25,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_invalid IS 'Raises 22023.';
 
+CREATE FUNCTION queue_internal.raise_too_heavy(weight integer, queue text, kind text, most integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "weight" must not be greater than the "%" of the queue', kind
+        USING ERRCODE = 'invalid_parameter_value',
+              DETAIL = format('The weight is %s, and "%s" of queue "%s" is %s.', weight, kind, queue, most),
+              HINT = format('Use a smaller weight, or raise the option "%s" with queue.configure().', kind);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_too_heavy IS 'Raises 22023.';
+
 CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -64,7 +64,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
 
 -- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, and fails the attempt if it has
--- timed out, as a release does.
+-- timed out.
 CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN

@@ -143,10 +143,9 @@ BEGIN
     SELECT q.* INTO source FROM queue.queues AS q
     WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
     IF weight > source.rate_limit THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'rate_limit', source.rate_limit);
     ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid(
-            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'group_rate_limit', source.group_rate_limit);
     END IF;
 END
 $$;
@@ -167,3 +166,35 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.possible_weight IS
     'Returns the weight of a task, or the limit of its queue or group if that is smaller.';
+
+-- For tasks that were not inserted by a push. The trigger tasks_inserted has the same conditions, in one query for all tasks.
+CREATE FUNCTION queue_internal.check_columns(task queue.tasks) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(task.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', task.run_at::text);
+    ELSIF task.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', task.max_attempts::text);
+    ELSIF task.state NOT IN ('waiting', 'queued', 'running') THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(task.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(task.headers));
+    ELSIF octet_length(task.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', task.kind);
+    -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
+    ELSIF extract(epoch FROM task.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', task.lease::text);
+    ELSIF extract(epoch FROM task.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', task.timeout::text);
+    ELSIF NOT isfinite(task.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', task.start_by::text);
+    ELSIF task.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', task.weight::text);
+    ELSIF NOT (isfinite(task.created_at) AND isfinite(task.updated_at) AND isfinite(coalesce(task.lease_until, task.run_at))
+               AND isfinite(coalesce(task.claimed_at, task.run_at))
+               AND isfinite(coalesce(task.cancel_requested_at, task.run_at))) THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_columns IS 'Refuses a task that could never run.';

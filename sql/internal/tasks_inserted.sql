@@ -11,8 +11,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
     source  queue.queues;
-    misfit  record;
+    misfit  queue.tasks;
 BEGIN
+    -- The conditions of check_columns, which raises the error.
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
        OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
@@ -25,26 +26,8 @@ BEGIN
        OR NOT isfinite(i.start_by)
        OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
-    IF NOT isfinite(misfit.run_at) THEN
-        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
-    ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
-        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
-    ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
-        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
-    ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
-        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
-    ELSIF octet_length(misfit.kind) NOT BETWEEN 1 AND 128 THEN
-        PERFORM queue_internal.check_name('kind', misfit.kind);
-    ELSIF extract(epoch FROM misfit.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
-        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
-    ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
-        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
-    ELSIF NOT isfinite(misfit.start_by) THEN
-        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
-    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
-    ELSIF FOUND THEN
-        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    IF FOUND THEN
+        PERFORM queue_internal.check_columns(misfit);
     END IF;
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;

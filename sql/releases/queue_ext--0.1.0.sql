@@ -676,6 +676,17 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_invalid IS 'Raises 22023.';
 
+CREATE FUNCTION queue_internal.raise_too_heavy(weight integer, queue text, kind text, most integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'argument "weight" must not be greater than the "%" of the queue', kind
+        USING ERRCODE = 'invalid_parameter_value',
+              DETAIL = format('The weight is %s, and "%s" of queue "%s" is %s.', weight, kind, queue, most),
+              HINT = format('Use a smaller weight, or raise the option "%s" with queue.configure().', kind);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_too_heavy IS 'Raises 22023.';
+
 CREATE FUNCTION queue_internal.raise_too_large(argument text, maximum text, value text)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1177,10 +1188,9 @@ BEGIN
     SELECT q.* INTO source FROM queue.queues AS q
     WHERE q.name = check_weight.queue AND queue_internal.has_right('producer', q.name);
     IF weight > source.rate_limit THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must not be greater than the "rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'rate_limit', source.rate_limit);
     ELSIF weight > source.group_rate_limit AND group_key IS NOT NULL THEN
-        PERFORM queue_internal.raise_invalid(
-            'weight', 'must not be greater than the "group_rate_limit" of the queue', weight::text);
+        PERFORM queue_internal.raise_too_heavy(weight, source.name, 'group_rate_limit', source.group_rate_limit);
     END IF;
 END
 $$;
@@ -1201,6 +1211,38 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.possible_weight IS
     'Returns the weight of a task, or the limit of its queue or group if that is smaller.';
+
+-- For tasks that were not inserted by a push. The trigger tasks_inserted has the same conditions, in one query for all tasks.
+CREATE FUNCTION queue_internal.check_columns(task queue.tasks) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT isfinite(task.run_at) THEN
+        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', task.run_at::text);
+    ELSIF task.max_attempts NOT BETWEEN 1 AND 10000 THEN
+        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', task.max_attempts::text);
+    ELSIF task.state NOT IN ('waiting', 'queued', 'running') THEN
+        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
+    ELSIF jsonb_typeof(task.headers) <> 'object' THEN
+        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(task.headers));
+    ELSIF octet_length(task.kind) NOT BETWEEN 1 AND 128 THEN
+        PERFORM queue_internal.check_name('kind', task.kind);
+    -- 1000 years and 1 year in seconds. queue.max_lease may have been lowered since the push.
+    ELSIF extract(epoch FROM task.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
+        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', task.lease::text);
+    ELSIF extract(epoch FROM task.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
+        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', task.timeout::text);
+    ELSIF NOT isfinite(task.start_by) THEN
+        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', task.start_by::text);
+    ELSIF task.weight NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', task.weight::text);
+    ELSIF NOT (isfinite(task.created_at) AND isfinite(task.updated_at) AND isfinite(coalesce(task.lease_until, task.run_at))
+               AND isfinite(coalesce(task.claimed_at, task.run_at))
+               AND isfinite(coalesce(task.cancel_requested_at, task.run_at))) THEN
+        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_columns IS 'Refuses a task that could never run.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
 -- (tasks_inserted.sql).
@@ -1333,8 +1375,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arrival record;
     source  queue.queues;
-    misfit  record;
+    misfit  queue.tasks;
 BEGIN
+    -- The conditions of check_columns, which raises the error.
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)
        OR i.max_attempts NOT BETWEEN 1 AND 10000 OR jsonb_typeof(i.headers) <> 'object'
@@ -1347,26 +1390,8 @@ BEGIN
        OR NOT isfinite(i.start_by)
        OR i.weight NOT BETWEEN 1 AND 1000000
     LIMIT 1;
-    IF NOT isfinite(misfit.run_at) THEN
-        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', misfit.run_at::text);
-    ELSIF misfit.max_attempts NOT BETWEEN 1 AND 10000 THEN
-        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', misfit.max_attempts::text);
-    ELSIF misfit.state NOT IN ('waiting', 'queued', 'running') THEN
-        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
-    ELSIF jsonb_typeof(misfit.headers) <> 'object' THEN
-        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(misfit.headers));
-    ELSIF octet_length(misfit.kind) NOT BETWEEN 1 AND 128 THEN
-        PERFORM queue_internal.check_name('kind', misfit.kind);
-    ELSIF extract(epoch FROM misfit.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
-        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', misfit.lease::text);
-    ELSIF extract(epoch FROM misfit.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
-        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', misfit.timeout::text);
-    ELSIF NOT isfinite(misfit.start_by) THEN
-        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', misfit.start_by::text);
-    ELSIF misfit.weight NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', misfit.weight::text);
-    ELSIF FOUND THEN
-        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
+    IF FOUND THEN
+        PERFORM queue_internal.check_columns(misfit);
     END IF;
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
@@ -4312,7 +4337,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.is_suspended IS 'Returns whether a task that does not run waits for an event or another task.';
 
 -- The task is locked by leased_task(). Cancels it if that was requested or it was replaced, and fails the attempt if it has
--- timed out, as a release does.
+-- timed out.
 CREATE FUNCTION queue_internal.suspend(task queue.tasks, until timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -7407,12 +7432,7 @@ BEGIN
     source := queue_internal.open_queue(queue, 'producer');
     run_at := coalesce(run_at, clock_timestamp() + coalesce(delay, '0'));
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN (queue_internal.push_into_batch(
-            queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-            queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
-            start_by, weight)).id;
-    ELSIF key IS NULL AND after IS NULL THEN
+    IF key IS NULL AND after IS NULL AND batch IS NULL THEN
         IF source.max_queued IS NOT NULL THEN
             PERFORM queue_internal.check_depth(source, 1);
         END IF;
@@ -7424,12 +7444,10 @@ BEGIN
         RETURNING t.id INTO id;
         RETURN id;
     END IF;
-    RETURN (queue_internal.push_linked(
+    RETURN (queue_internal.push_one(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff,
-        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight)).id;
+        queue_internal.stored_ttl(key_ttl, key_ttl_from), on_predecessor_failure, batch, kind, lease, timeout,
+        start_by, weight)).id;
 END
 $$;
 COMMENT ON FUNCTION queue.push IS
@@ -7443,9 +7461,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - delay: the same as an interval from now, at most 100 years. Cannot be combined with run_at. Null means no delay.
 - key: at most one waiting, queued or running task of the queue has this key, of up to 512 bytes. Null means no key.
 - on_duplicate: what to do if the key is taken. skip (default): add nothing. replace: give that task the new payload,
-  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits for its end. reschedule:
-  give it the new run_at, unless it is running. error: raise QX004. A task that has finished and keeps its key is not
-  changed.
+  kind, lease, timeout, start deadline, weight, headers, priority and run_at; if it is running, add a task that waits
+  for its end. reschedule: give it the new run_at, unless it is running. error: raise QX004. A task that has finished
+  and keeps its key is not changed.
 - group_key: tasks of a queue with the same group key run in order, max_running_per_group at a time. At most 512
   bytes. Null means no group.
 - max_attempts: number of attempts after which the task becomes a dead letter, 1 to 10000. Null means the queue''s
@@ -7466,8 +7484,8 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - timeout: how long an attempt may take; more than 0, at most a year. Then the attempt has failed with the error "timed
   out", and its lease cannot be extended further. Null means the queue''s option.
 - start_by: the start deadline. If no worker has claimed the task by then, it expires: it becomes a dead letter with the
-  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or waits
-  for other tasks expires too. Null (default) means that ttl applies.
+  error "expired", or is cancelled if the queue''s option on_expired is cancel. A task that is scheduled for later or
+  waits for other tasks expires too. Null (default) means that ttl applies.
 - ttl: the start deadline as an interval from now, more than 0, at most 100 years. Cannot be combined with start_by. Null
   (default) means the queue''s option ttl.
 - weight: how much of rate_limit and group_rate_limit the task uses up when it starts, from 1 to the smaller of these
@@ -7475,9 +7493,9 @@ what on_duplicate says. The task exists once the transaction commits. Needs the 
 - batch: the batch, as returned by queue.create_batch, to which the task is added if it is new. Needs the producer''s
   right on the queue of the batch too. Null means no batch.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004:
-the key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is sealed. 22004, 22023
-or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. QX003: a task in after does not exist. QX004: the
+key is taken and on_duplicate is error. QX006: the queue is full. QX007: the batch does not exist. QX008: the batch is
+sealed. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- A push with a key or with predecessors, which depends on other tasks. "live" are the predecessors that are locked
 -- already. "pushed" is false if the id is that of a task that existed before. "key_ttl" is as in queue_internal.keys.
@@ -7546,27 +7564,34 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.push_linked IS 'Pushes a task that has a key or waits for others.';
 
-CREATE FUNCTION queue_internal.push_into_batch(
+-- A push of one task that has a key, waits for others, or is added to a batch. "pushed" and "key_ttl" are as in push_linked.
+CREATE FUNCTION queue_internal.push_one(
     queue text, payload jsonb, priority integer, run_at timestamptz, key text, on_duplicate text,
     group_key text, max_attempts integer, headers jsonb, after bigint[], backoff jsonb, key_ttl interval,
     on_predecessor_failure text, batch bigint, kind text, lease interval, timeout interval, start_by timestamptz, weight integer,
     OUT id bigint, OUT pushed boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    live CONSTANT bigint[] := queue_internal.lock_before_push(
-        ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || batch);
+    others CONSTANT bigint[] := array_remove(after || batch, NULL);
+    live   bigint[];
 BEGIN
-    PERFORM queue_internal.lock_batches(ARRAY[batch]);
-    PERFORM queue_internal.check_no_cycle(batch, after);
+    IF others <> '{}' THEN
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, others);
+    END IF;
+    IF batch IS NOT NULL THEN
+        PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_no_cycle(batch, after);
+    END IF;
     SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
         queue, payload, priority, run_at, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
         on_predecessor_failure, live, kind, lease, timeout, start_by, weight) AS p;
-    IF pushed THEN
+    IF pushed AND batch IS NOT NULL THEN
         PERFORM queue_internal.join_batch(batch, ARRAY[id]);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.push_into_batch IS 'Pushes a task and, if it is new, adds it to a batch.';
+COMMENT ON FUNCTION queue_internal.push_one IS
+    'Pushes a task that has a key or waits for others, or, if it is new, adds it to a batch.';
 -- queue.try_push
 --
 --   Promise:  as queue.push. "pushed" is exact also while other transactions push the same key
@@ -7617,21 +7642,10 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     start_by := queue_internal.start_deadline(source, start_by, ttl);
-    IF batch IS NOT NULL THEN
-        RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_into_batch(
-            queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
-            group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-            on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
-        RETURN;
-    END IF;
-    SELECT p.id, p.pushed INTO id, pushed FROM queue_internal.push_linked(
+    RETURN QUERY SELECT p.id, p.pushed FROM queue_internal.push_one(
         queue, payload, priority, coalesce(run_at, clock_timestamp() + coalesce(delay, '0')), key, on_duplicate,
         group_key, max_attempts, headers, after, backoff, queue_internal.stored_ttl(key_ttl, key_ttl_from),
-        on_predecessor_failure,
-        CASE WHEN after <> '{}' THEN
-            queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, after) END,
-        kind, lease, timeout, start_by, weight) AS p;
-    RETURN NEXT;
+        on_predecessor_failure, batch, kind, lease, timeout, start_by, weight) AS p;
 END
 $$;
 COMMENT ON FUNCTION queue.try_push IS
@@ -7768,7 +7782,8 @@ producer''s right on the queue.
 - queue: name of the queue.
 - payloads: one JSON value for each task, at most 100000, none of them null.
 - priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same for all tasks.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch: as in queue.push, the same
+  for all tasks.
 - keys: a key for each payload; an element may be null. Cannot be combined with key. Null means no keys.
 - group_keys: a group key for each payload; an element may be null. Cannot be combined with group_key. Null means no
   group keys.
@@ -7872,13 +7887,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.push_tasks IS
-'Adds many different tasks, each to a queue and with options of its own, and returns the ids in the order of the array: all
-of them or none. Where a key is taken, the row has the id of the task that has it. An empty array adds nothing and returns
-no rows. Needs the producer''s right on each of the queues.
+'Adds many different tasks, each to a queue and with options of its own, and returns the ids in the order of the array:
+all of them or none. Where a key is taken, the row has the id of the task that has it. An empty array adds nothing and
+returns no rows. Needs the producer''s right on each of the queues.
 
-- tasks: a JSON array of at most 100000 objects, such as [{"queue": "mail", "payload": {"to": "ada"}, "delay": "1 hour"}].
-  Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required. Times and
-  intervals are strings, and after is an array. Null means the default, except that a payload of null is stored.
+- tasks: a JSON array of at most 100000 objects, such as [{"queue": "mail", "payload": {"to": "ada"}, "delay": "1
+  hour"}]. Their members have the names, meanings and defaults of the parameters of queue.push. Only queue is required.
+  Times and intervals are strings, and after is an array. Null means the default, except that a payload of null is
+  stored.
 
 Errors: as queue.push. 22023: a member is unknown or has the wrong type; the message has its name and the position of the
 element, from 1.';
@@ -8050,7 +8066,7 @@ BEGIN
     END IF;
     source := queue_internal.open_queue(queue, 'producer');
     IF after <> '{}' OR batch IS NOT NULL THEN
-        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, coalesce(after, '{}') || array_remove(ARRAY[batch], NULL));
+        live := queue_internal.lock_before_push(ARRAY[queue], ARRAY[key], on_duplicate, array_remove(after || batch, NULL));
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
         PERFORM queue_internal.check_no_cycle(batch, after);
     END IF;
@@ -8070,14 +8086,14 @@ END
 $$;
 COMMENT ON FUNCTION queue.create_batch IS
 'Creates a batch and returns its id. The arguments describe its callback: a task that waits until the batch is sealed and
-all tasks of the batch have ended. Its headers then have a member batch that counts them, such as {"batch": {"completed":
-98, "failed": 1, "cancelled": 1}}. The id of the batch is the id of the callback. If the key is taken, returns the id of the
-task that has it, as queue.push does. Needs the producer''s right on the queue.
+all tasks of the batch have ended. Its headers then have a member batch that counts them, such as {"batch":
+{"completed": 98, "failed": 1, "cancelled": 1}}. The id of the batch is the id of the callback. If the key is taken,
+returns the id of the task that has it, as queue.push does. Needs the producer''s right on the queue.
 
 - queue: name of the queue of the callback. The tasks of the batch may be in any queues.
 - payload, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after, backoff, key_ttl,
-  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback. A start deadline
-  also ends a callback that still waits for the batch.
+  on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight: as in queue.push, for the callback.
+  A start deadline also ends a callback that still waits for the batch.
 - batch: another batch, to which the callback is added as a task. Null means none.
 
 Errors: as queue.push.';
@@ -8097,7 +8113,7 @@ BEGIN
         PERFORM queue_internal.raise_null('batch');
     END IF;
     PERFORM queue_internal.check_batch(batch);
-    -- The callback, too, as in a push: whoever cancels it comes before or after.
+    -- The callback, too, as in a push: a call that cancels it comes before or after.
     SELECT t.queue INTO source FROM queue.tasks AS t
     WHERE t.id = batch AND t.state = 'waiting' AND queue_internal.has_right('producer', t.queue) FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -8119,8 +8135,8 @@ END
 $$;
 COMMENT ON FUNCTION queue.seal_batch IS
 'Seals a batch: no more tasks can be pushed into it, and its callback is queued once all of its tasks have ended. Waits
-for transactions that are pushing into it. Does nothing if the batch is sealed already. Needs the producer''s right on the
-queue of the batch.
+for transactions that are pushing into it. Does nothing if the batch is sealed already. Needs the producer''s right on
+the queue of the batch.
 
 - batch: the batch, as returned by queue.create_batch.
 
@@ -8204,8 +8220,9 @@ caller has the producer''s right.
   start_by, ttl, weight: as in queue.push, the same for each queue. In a queue whose limit is smaller than weight, the
   task uses up the whole limit.
 
-Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken
-and on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: 55P03: another transaction held the key in one of the queues for more than a second. QX004: the key is taken and
+on_duplicate is error. QX006: one of the queues is full. 22004, 22023 or 54000: an argument is null, invalid or too
+large.';
 
 -- With a lock_timeout, so that a transaction that holds the key in one queue does not hold up publishers for the
 -- others.
@@ -8519,7 +8536,8 @@ neither. Needs the worker''s right on the queue of the task and on each of the q
   or else the option lease of its queue. Default of max_tasks: 1.
 
 Errors: as queue.complete and queue.claim.';
--- queue.complete_many_and_claim: a pool of handlers needs one transaction for each batch instead of two.
+-- queue.complete_many_and_claim: a worker that claims several tasks at a time needs one transaction for each round instead
+-- of two.
 
 CREATE FUNCTION queue.complete_many_and_claim(
     ids       bigint[],
@@ -8697,24 +8715,14 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_delay('delay', delay);
     task := queue_internal.leased_task(id, token, false);
-    IF task.cancel_requested_at IS NOT NULL OR queue_internal.is_replaced(task) THEN
-        PERFORM queue_internal.cancel_now(task);
-        RETURN;
-    ELSIF queue_internal.has_timed_out(task) THEN
-        PERFORM queue_internal.end_attempt(task, 'timed out', NULL, false);
-        RETURN;
-    END IF;
-    task.attempt := task.attempt - 1;
-    IF extract(epoch FROM delay) > 0 THEN
-        task.run_at := clock_timestamp() + delay;
-    END IF;
-    PERFORM queue_internal.requeue(task);
+    PERFORM queue_internal.suspend(
+        task, CASE WHEN extract(epoch FROM delay) > 0 THEN clock_timestamp() + delay ELSE task.run_at END);
 END
 $$;
 COMMENT ON FUNCTION queue.release IS
 'Gives a task back without counting the attempt. If its cancellation was requested, or it was replaced, it is cancelled
-instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s right
-on the queue.
+instead. If its timeout has passed, the attempt counts: it has failed with the error "timed out". Needs the worker''s
+right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - delay: how long until the task can be claimed again, at most 100 years. With 0 (default) it keeps its place in the
@@ -8751,9 +8759,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.release_many IS
-'Gives many tasks back without counting their attempts, as queue.release, and returns the ids of those that were accepted,
-in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left out and does
-not affect the others. Empty arrays return no rows.
+'Gives many tasks back without counting their attempts, as queue.release, and returns the ids of those that were
+accepted, in the order given. A task whose token is stale, or on whose queue the caller has no worker''s right, is left
+out and does not affect the others. Empty arrays return no rows.
 
 - ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
   100000.
@@ -8855,8 +8863,8 @@ cancel_requested, whether the worker should stop and call queue.confirm_cancel. 
   the queue''s option. The lease of a task with a timeout ends no later than that.
 - progress: any JSON value, shown by queue.get and passed to the next attempt. Null (default) leaves it unchanged.
 
-Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller has no right on its queue.
-22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: QX001: the lease is no longer held, or the attempt has timed out. QX003: the task does not exist, or the caller
+has no right on its queue. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- queue.assert_lease
 --
 --   Promise:  nobody else gets the task before the transaction ends, also if the lease expires meanwhile
@@ -8878,11 +8886,11 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.assert_lease IS
-'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued and
-not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a worker
-writes and does not complete the task. A lease that has expired is current until another session requeues the task, as for
-queue.complete. Other calls for the task, such as a heartbeat from another connection, wait until
-the transaction ends. Needs the worker''s right on the queue.
+'Raises an error unless the lease is current, and keeps it current until the transaction ends: the task is not requeued
+and not claimed by another worker, also if the lease expires meanwhile. Call it first in each transaction in which a
+worker writes and does not complete the task. A lease that has expired is current until another session requeues the
+task, as for queue.complete. Other calls for the task, such as a heartbeat from another connection, wait until the
+transaction ends. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 
@@ -9006,8 +9014,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.sleep(bigint, bigint, timestamptz) IS
-'Suspends a running task until a time: returns false, the lease has ended, and the attempt does not count. At that time the
-task can be claimed again, and the same call returns true. If the cancellation of the task was requested, or it was
+'Suspends a running task until a time: returns false, the lease has ended, and the attempt does not count. At that time
+the task can be claimed again, and the same call returns true. If the cancellation of the task was requested, or it was
 replaced, it is cancelled instead. Needs the worker''s right on the queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
@@ -9094,16 +9102,18 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.await_event IS
-'Returns the payload of an event of the task''s queue, or suspends the running task until the event is emitted. Returns one
-row if the task can go on: arrived is true, with the payload, if the event was emitted; false, without one, if that timed
-out. Returns no row if the task was suspended: the lease has ended, and the attempt does not count. The task can be claimed
-again when the event is emitted or the timeout is over, and the same call then returns a row. All later attempts get the
-same row. If the cancellation of the task was requested, or it was replaced, it is cancelled instead of suspended. An
-emission of the event waits until the transaction of this call has ended. Needs the worker''s right on the queue.
+'Returns the payload of an event of the task''s queue, or suspends the running task until the event is emitted. Returns
+one row if the task can go on: arrived is true, with the payload, if the event was emitted; false, without one, if that
+timed out. Returns no row if the task was suspended: the lease has ended, and the attempt does not count. The task can
+be claimed again when the event is emitted or the timeout is over, and the same call then returns a row. All later
+attempts get the same row. If the cancellation of the task was requested, or it was replaced, it is cancelled instead of
+suspended. An emission of the event waits until the transaction of this call has ended. Needs the worker''s right on the
+queue.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - event: the name of the event, 1 to 512 bytes. Events belong to the queue in which the task first waits for them.
-- timeout: how long to wait, counted from the first call for this event, at most 100 years. Null (default) means for ever.
+- timeout: how long to wait, counted from the first call for this event, at most 100 years. Null (default) means for
+  ever.
 
 Errors: QX001: the lease is no longer held. QX003: the task does not exist, or the caller has no right on its queue.
 22004, 22023 or 54000: an argument is null, invalid or too large.';
@@ -9185,11 +9195,11 @@ END
 $$;
 COMMENT ON FUNCTION queue.await_task IS
 'Returns how another task ended, or suspends the running task until it has ended. Returns one row if the task can go on:
-ended is true, with the state (completed, failed, cancelled, or purged if it was deleted) and the result; or false, without
-these, if that timed out. Returns no row if the task was suspended, as queue.await_event does. All later attempts get the
-same row. A task that failed for good has ended, and one that will be retried has not. Two tasks that wait for each other
-wait for ever, unless one has a timeout. Needs the worker''s right on the queue of the task, and any right on the queue of
-the other one; without the worker''s right there, result is null.
+ended is true, with the state (completed, failed, cancelled, or purged if it was deleted) and the result; or false,
+without these, if that timed out. Returns no row if the task was suspended, as queue.await_event does. All later
+attempts get the same row. A task that failed for good has ended, and one that will be retried has not. Two tasks that
+wait for each other wait for ever, unless one has a timeout. Needs the worker''s right on the queue of the task, and any
+right on the queue of the other one; without the worker''s right there, result is null.
 
 - id, token: the task and the token of its lease, as claim returned them.
 - other: the other task. Its result is null if its queue keeps no history.
@@ -9197,7 +9207,8 @@ the other one; without the worker''s right there, result is null.
   ever.
 
 Errors: QX001: the lease is no longer held. QX003: one of the tasks does not exist, or the caller has no right on its
-queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+queue; or the other one had ended before the first call, in a queue that keeps no history. 22004, 22023 or 54000: an
+argument is null, invalid or too large.';
 
 -- As a push locks its predecessors.
 CREATE FUNCTION queue_internal.lock_awaited(other bigint) RETURNS boolean
@@ -9248,17 +9259,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.emit IS
-'Emits an event of a queue: tasks of the queue that wait for it with queue.await_event can be claimed again, and those that
-ask for it later get it at once. Returns true. The first emission stays: a later one of the same name changes nothing and
-returns false. It counts once the transaction commits. The event is kept for queue.event_retention and as long as a task
-waits for it; after that, the name can be emitted again. Needs the producer''s right on the queue.
+'Emits an event of a queue: tasks of the queue that wait for it with queue.await_event can be claimed again, and those
+that ask for it later get it at once. Returns true. The first emission stays: a later one of the same name changes
+nothing and returns false. It counts once the transaction commits. The event is kept for queue.event_retention and as
+long as a task waits for it; after that, the name can be emitted again. Needs the producer''s right on the queue.
 
 - queue: name of the queue.
 - event: the name of the event, 1 to 512 bytes. Put an id into it: order 17 paid.
 - payload: any JSON value, which queue.await_event returns. Default {}.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null, invalid
-or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument is null,
+invalid or too large.';
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
@@ -9507,9 +9518,10 @@ END
 $$;
 COMMENT ON FUNCTION queue.run_again IS
 'Pushes a new task like one that completed, failed or was cancelled, and returns the id of the new task. It has the same
-queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter also its
-backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters; queue.retry puts a dead letter
-itself back. If a limit of the queue is now smaller than the weight, the task uses up the whole limit. Needs the operator''s right on the queue.
+queue, payload, kind, headers, priority, key, group key, max_attempts, lease, timeout and weight, those of a dead letter
+also its backoff and key_ttl, and is due at once. The task that ended stays in the history or among the dead letters;
+queue.retry puts a dead letter itself back. If a limit of the queue is now smaller than the weight, the task uses up the
+whole limit. Needs the operator''s right on the queue.
 
 - id: the task that ended.
 
@@ -9529,8 +9541,9 @@ END
 $$;
 COMMENT ON FUNCTION queue.reap IS
 'Requeues every task whose lease has expired, or moves it to the dead letters if its attempts are used up, and ends every
-task that was not claimed by its start deadline. Returns how many tasks it changed. The background worker and queue.maintain do the same, and claims take over expired leases by
-themselves. Needs the operator''s right on all queues.
+task that was not claimed by its start deadline. Returns how many tasks it changed. The background worker and
+queue.maintain do the same, and claims take over expired leases by themselves. Needs the operator''s right on all
+queues.
 
 Errors: 42501: no right on all queues.';
 -- queue.get
@@ -9749,10 +9762,10 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.take IS
-'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip for
-each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. While it waits, it
-holds no snapshot and no lock, but keeps an empty transaction open. Transaction blocks: as queue.wait. Needs the worker''s
-right on the queue.
+'Waits until a task of the queue can be claimed, as queue.wait does, and claims it, as queue.claim does: one round trip
+for each task. It tries again if another worker was quicker. If the timeout ends first, all results are null. While it
+waits, it holds no snapshot and no lock, but keeps an empty transaction open. Transaction blocks: as queue.wait. Needs
+the worker''s right on the queue.
 
 - queue: name of the queue. Default "default".
 - lease: how long the caller has the task unless it extends the lease; more than 0, at most queue.max_lease. Null
@@ -9818,9 +9831,12 @@ Options:
 - max_running_per_group: how many tasks of a group may run at a time, 1 to 10000. Default 1.
 - delayed_head: block (default) or pass: whether the tasks of a group wait while their first one is delayed.
 - fair_groups: true lets the groups take turns. Default false.
-- rate_limit: how many tasks may start in any rate_period, 1 to 10000. Default null: no limit.
-- group_rate_limit: how many tasks of a group may start in any rate_period, 1 to 10000. Default null: no limit.
-- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default null.
+- rate_limit: how many tasks may start in any rate_period, each counted with its weight, 1 to 10000. Default null: no
+  limit.
+- group_rate_limit: how many tasks of a group may start in any rate_period, each counted with its weight, 1 to 10000.
+  Default null: no limit.
+- rate_period: the period of rate_limit and group_rate_limit. Required with either, and not allowed without. Default
+  null.
 - ageing: the waiting time that counts as one step of priority. Default null: none.
 - key_ttl: how long a completed or cancelled task keeps its key. Default null: not at all.
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
@@ -9932,7 +9948,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue.drop IS
-'Drops a queue, its bindings and its emitted events, and detaches its handler. The history stays. Needs the operator''s right on the queue.
+'Drops a queue, its bindings and its emitted events, and detaches its handler. The history stays. Needs the operator''s
+right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
@@ -10788,10 +10805,11 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
-'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired,
-ends tasks that were not claimed by their start deadline, runs the schedules that are due, unblocks tasks that waited for a
+'Does one round of the background worker''s work, for databases without one: requeues tasks whose lease has expired, ends
+tasks that were not claimed by their start deadline, runs the schedules that are due, unblocks tasks that waited for a
 predecessor or their turn, creates and drops partitions of the history, and deletes old dead letters, keys, steps and
-events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because it creates and drops tables.
+events. Call it once a minute, from pg_cron or another scheduler. Only the owner of the extension can call it, because
+it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
@@ -10866,8 +10884,8 @@ COMMENT ON FUNCTION queue_internal.maintain_part IS
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing else, because roles that may
---             monitor have no right on the tables nor in queue_internal
+--             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing
+--             else, because roles that may monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -11300,9 +11318,10 @@ COMMENT ON COLUMN queue.queues.paused_at IS 'When the queue was paused; null if 
 COMMENT ON COLUMN queue.queues.max_running IS 'How many tasks may run at a time; null for no limit.';
 COMMENT ON COLUMN queue.queues.max_running_per_group IS
     'How many tasks of a group may run at a time. At 1 they run in the order of their ids.';
-COMMENT ON COLUMN queue.queues.rate_limit IS 'How many tasks may start in any rate_period; null for no limit.';
+COMMENT ON COLUMN queue.queues.rate_limit IS
+    'How many tasks may start in any rate_period, each counted with its weight; null for no limit.';
 COMMENT ON COLUMN queue.queues.group_rate_limit IS
-    'How many tasks of a group may start in any rate_period; null for no limit.';
+    'How many tasks of a group may start in any rate_period, each counted with its weight; null for no limit.';
 COMMENT ON COLUMN queue.queues.rate_period IS 'The period of rate_limit and group_rate_limit.';
 COMMENT ON COLUMN queue.queues.delayed_head IS
     'What happens while the first task of a group is delayed: block makes the others wait, pass lets them run first.';

@@ -1,8 +1,7 @@
-//! Index scans and sequential scans without the executor.
+//! Index scans without the executor.
 
 use super::columns::{self, Column};
 use crate::fallback::Reason;
-use crate::ffi::guarded;
 use pgrx::prelude::*;
 
 /// A scan of a B-tree index: the visible rows that satisfy the scan keys, in order.
@@ -93,16 +92,7 @@ impl Scan {
     pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, conditions: &[Condition]) -> Self {
         // SAFETY: the caller's promise; closed by `end`, or by the end of the transaction.
         unsafe {
-            let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-            let scan = pg_sys::index_beginscan(
-                table,
-                index,
-                pg_sys::GetActiveSnapshot(),
-                #[cfg(feature = "pg18")]
-                std::ptr::null_mut(),
-                conditions.len() as i32,
-                0,
-            );
+            let (scan, index) = begin(table, index, conditions);
             let mut scan = Self { scan, index, slot: pg_sys::table_slot_create(table, std::ptr::null_mut()) };
             scan.restart(conditions);
             scan
@@ -116,14 +106,7 @@ impl Scan {
     pub unsafe fn restart(&mut self, conditions: &[Condition]) {
         // SAFETY: the caller's promise; the keys are copied by the scan.
         unsafe {
-            let mut keys = keys(self.index, conditions);
-            pg_sys::index_rescan(
-                self.scan,
-                keys.as_mut_ptr(),
-                conditions.len() as i32,
-                std::ptr::null_mut(),
-                0,
-            );
+            rescan(self.scan, self.index, conditions);
         }
     }
 
@@ -151,52 +134,34 @@ impl Scan {
     }
 }
 
-/// A sequential scan.
-pub struct SeqScan {
+/// Opens an index and begins a scan of it with the active snapshot. `rescan` has to follow.
+pub(super) unsafe fn begin(
     table: pg_sys::Relation,
-    scan: pg_sys::TableScanDesc,
-    slot: *mut pg_sys::TupleTableSlot,
-    columns: usize,
+    index: pg_sys::Oid,
+    conditions: &[Condition],
+) -> (pg_sys::IndexScanDesc, pg_sys::Relation) {
+    // SAFETY: as for `Scan::begin`.
+    unsafe {
+        let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
+        let scan = pg_sys::index_beginscan(
+            table,
+            index,
+            pg_sys::GetActiveSnapshot(),
+            #[cfg(feature = "pg18")]
+            std::ptr::null_mut(),
+            conditions.len() as i32,
+            0,
+        );
+        (scan, index)
+    }
 }
 
-impl SeqScan {
-    /// Begins with the active snapshot; rows will be deformed up to so many columns.
-    ///
-    /// # Safety
-    /// The table is locked and has as many columns.
-    pub unsafe fn begin(table: pg_sys::Relation, columns: usize) -> Self {
-        use pg_sys::ScanOptions::{SO_ALLOW_PAGEMODE, SO_ALLOW_STRAT, SO_ALLOW_SYNC, SO_TYPE_SEQSCAN};
-        const FLAGS: u32 = SO_TYPE_SEQSCAN | SO_ALLOW_STRAT | SO_ALLOW_SYNC | SO_ALLOW_PAGEMODE;
-        // SAFETY: the caller's promise. The method is called as by `table_beginscan`.
-        unsafe {
-            let begin = (*(*table).rd_tableam).scan_begin.unwrap_unchecked();
-            let (nothing, parallel) = (std::ptr::null_mut(), std::ptr::null_mut());
-            let scan = guarded(|| begin(table, pg_sys::GetActiveSnapshot(), 0, nothing, parallel, FLAGS));
-            Self { table, scan, slot: pg_sys::table_slot_create(table, std::ptr::null_mut()), columns }
-        }
-    }
-
-    /// The next row, deformed and valid until the next call; none after the last.
-    pub fn next(&mut self) -> Option<*mut pg_sys::TupleTableSlot> {
-        // SAFETY: the scan and the slot are open; see `begin`.
-        unsafe {
-            let next = (*(*self.table).rd_tableam).scan_getnextslot.unwrap_unchecked();
-            let forward = pg_sys::ScanDirection::ForwardScanDirection;
-            guarded(|| next(self.scan, forward, self.slot)).then(|| {
-                pg_sys::slot_getsomeattrs_int(self.slot, self.columns as i32);
-                self.slot
-            })
-        }
-    }
-
-    /// Ends the scan.
-    pub fn end(self) {
-        // SAFETY: closes what `begin` has opened.
-        unsafe {
-            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
-            let end = (*(*self.table).rd_tableam).scan_end.unwrap_unchecked();
-            guarded(|| end(self.scan));
-        }
+/// Starts the scan again with these values, which it copies.
+pub(super) unsafe fn rescan(scan: pg_sys::IndexScanDesc, index: pg_sys::Relation, conditions: &[Condition]) {
+    // SAFETY: the scan of this index is open, and has as many keys.
+    unsafe {
+        let (mut keys, count) = (keys(index, conditions), conditions.len() as i32);
+        pg_sys::index_rescan(scan, keys.as_mut_ptr(), count, std::ptr::null_mut(), 0);
     }
 }
 
@@ -219,127 +184,6 @@ unsafe fn keys(index: pg_sys::Relation, conditions: &[Condition]) -> [pg_sys::Sc
         }
     }
     keys
-}
-
-/// The columns of an index entry.
-pub type Entry = [pg_sys::Datum; 4];
-
-/// The entries of a B-tree index, read without their rows. Entries of dead rows count.
-pub struct Entries {
-    scan: pg_sys::IndexScanDesc,
-    index: pg_sys::Relation,
-}
-
-impl Entries {
-    /// Begins with the active snapshot.
-    ///
-    /// # Safety
-    /// As for [`Scan::begin`], with an index of at most four columns.
-    pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, conditions: &[Condition]) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
-            let scan = pg_sys::index_beginscan(
-                table,
-                index,
-                pg_sys::GetActiveSnapshot(),
-                #[cfg(feature = "pg18")]
-                std::ptr::null_mut(),
-                conditions.len() as i32,
-                0,
-            );
-            (*scan).xs_want_itup = true;
-            let mut entries = Self { scan, index };
-            entries.restart(conditions);
-            entries
-        }
-    }
-
-    /// Restarts with other values.
-    ///
-    /// # Safety
-    /// As for `begin`, with as many conditions.
-    pub unsafe fn restart(&mut self, conditions: &[Condition]) {
-        // SAFETY: the caller's promise; the keys are copied by the scan.
-        unsafe {
-            let mut keys = keys(self.index, conditions);
-            pg_sys::index_rescan(
-                self.scan,
-                keys.as_mut_ptr(),
-                conditions.len() as i32,
-                std::ptr::null_mut(),
-                0,
-            );
-        }
-    }
-
-    /// The next entry; none after the last. Texts in it are valid until the next call.
-    pub fn next(&mut self) -> Option<Entry> {
-        // SAFETY: the scan is open; an entry has at most four columns.
-        unsafe {
-            let found = pg_sys::index_getnext_tid(self.scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if found.is_null() {
-                return None;
-            }
-            let (mut values, mut nulls) = ([pg_sys::Datum::from(0); 4], [false; 4]);
-            pg_sys::index_deform_tuple(
-                (*self.scan).xs_itup,
-                (*self.scan).xs_itupdesc,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-            );
-            Some(values)
-        }
-    }
-
-    /// The count-th next entry; none if there are fewer.
-    pub fn nth(&mut self, count: i32) -> Option<Entry> {
-        let mut last = None;
-        for _ in 0..count {
-            pgrx::check_for_interrupts!();
-            last = Some(self.next()?);
-        }
-        last
-    }
-
-    /// Ends the scan.
-    pub fn end(self) {
-        // SAFETY: closes what `begin` has opened.
-        unsafe {
-            pg_sys::index_endscan(self.scan);
-            pg_sys::index_close(self.index, pg_sys::NoLock as i32);
-        }
-    }
-}
-
-/// The priorities in the order index, read from its entries only. Entries of finished tasks count, but the scan skips
-/// to the next priority.
-pub struct Priorities {
-    entries: Entries,
-    queue: pg_sys::Datum,
-}
-
-impl Priorities {
-    /// Begins with the active snapshot.
-    ///
-    /// # Safety
-    /// As for [`Scan::begin`], with the order index.
-    pub unsafe fn begin(table: pg_sys::Relation, index: pg_sys::Oid, queue: pg_sys::Datum) -> Self {
-        // SAFETY: the caller's promise.
-        Self { entries: unsafe { Entries::begin(table, index, &from_level(queue, i32::MIN)) }, queue }
-    }
-
-    /// The first priority that is at least this one.
-    pub fn at_least(&mut self, level: i32) -> Option<i32> {
-        // SAFETY: the conditions are on the columns of the order index, of which the second is an integer.
-        unsafe { self.entries.restart(&from_level(self.queue, level)) };
-        self.entries.next().map(|values| values[1].value() as i32)
-    }
-
-    /// Ends the scan.
-    pub fn end(self) {
-        self.entries.end();
-    }
 }
 
 /// The tasks of a queue from a priority on, in the order index.

@@ -69,9 +69,7 @@ impl Item {
         };
         Some(Self { kind, step: at.min(now) >> END_STEP })
     }
-}
 
-impl Item {
     /// Whether it is a queued task.
     pub fn is_queued(self) -> bool {
         matches!(self.kind, Kind::Queued | Kind::Blocked)

@@ -1,6 +1,7 @@
 //! The pending changes of a transaction, until its end.
 
 use super::tally::Tally;
+use super::watched::Watched;
 use crate::lanes::{Item, Key, LaneSet};
 use crate::shared::{NEVER, QueueBits};
 use pgrx::prelude::*;
@@ -72,37 +73,13 @@ pub(super) struct Summary {
     pub(super) removed: bool,
 }
 
-/// Whether the transaction has changed one task. Exact, unlike the changes of other tasks, of which not all are kept.
-#[derive(Clone, Copy)]
-pub(super) struct Watched {
-    task: i64,
-    /// The first of the subtransactions that changed it and are not rolled back, MAX if none.
-    changed_by: pg_sys::SubTransactionId,
-}
-
-impl Watched {
-    pub(super) const fn of(task: i64) -> Self {
-        Self { task, changed_by: pg_sys::SubTransactionId::MAX }
-    }
-
-    pub(super) fn is_changed(&self) -> bool {
-        self.changed_by != pg_sys::SubTransactionId::MAX
-    }
-
-    /// The subtransactions from this one on are rolled back.
-    pub(super) fn roll_back(&mut self, from: pg_sys::SubTransactionId) {
-        if self.changed_by >= from {
-            self.changed_by = pg_sys::SubTransactionId::MAX;
-        }
-    }
-}
-
 /// The changes that do not concern a single task.
 pub(super) struct Notices {
     pub(super) created: bool,
     /// Handlers were attached or detached.
     pub(super) handlers: bool,
-    /// Tasks whose handlers are to be interrupted. Of further ones, the cancellation is honoured when the handler ends.
+    /// Tasks whose handlers are to be interrupted. Handlers of further tasks honour the cancellation when
+    /// they end.
     pub(super) cancels: [i64; CANCELS],
     /// The first end of a lease that is in no lane.
     pub(super) lease: i64,
@@ -182,8 +159,8 @@ impl Pending {
     pub(super) fn change(&mut self, lane: u64, key: Key, what: What) {
         // SAFETY: reads the state of the transaction.
         let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
-        if key.id == self.watched.task && matches!(what, What::Removed { .. }) {
-            self.watched.changed_by = self.watched.changed_by.min(subtransaction);
+        if matches!(what, What::Removed { .. }) {
+            self.watched.change(key.id, subtransaction);
         }
         if self.count < CHANGES {
             self.changes[self.count] = Change { lane, subtransaction, key, what };

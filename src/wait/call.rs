@@ -115,7 +115,7 @@ pub unsafe extern "C-unwind" fn begin_check(call: *mut Call) {
 /// Locks the extension until the end of the transaction. Raises an ERROR if it was dropped, even if it was created
 /// again, because the running procedure was dropped with it.
 fn hold_extension(extension: pg_sys::Oid) {
-    extension::hold(extension, true);
+    extension::hold(true);
     if extension::oid() != extension {
         ereport!(
             ERROR,

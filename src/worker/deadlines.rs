@@ -2,9 +2,9 @@
 //! are left if their tasks were pushed after the deadline, were announced by no session, or could not be ended, mostly
 //! because they were locked. Those are tried again after pauses that grow. A flood of older ones does not delay the others.
 
-use super::installed::Installed;
 use super::{BATCH, EXPIRE_UNSTARTED, Worker, core, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::settings;
 use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Events: the worker processes them in case no claim does, and sweeps for lost ones.
 
-use super::installed::Installed;
 use super::{BATCH, FIND_LOST_EVENTS, PROCESS_EVENTS, Worker, core, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::shared::{AT_ONCE, QueueBits};
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,11 @@
 //! Starts and stops the processes that run handlers (handler.rs).
 
-use super::{Pause, microseconds};
+use super::{Pause, RUN_HANDLERS, Worker, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::names::shown;
 use crate::settings;
-use crate::shared::{AT_ONCE, Database, HandlerUse, Handlers};
+use crate::shared::{AT_ONCE, Database, HandlerUse, Handlers, QueueBits};
 use pgrx::bgworkers::{
     BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker,
 };
@@ -16,6 +17,26 @@ use std::sync::atomic::Ordering;
 const RETRY_START: i64 = 10_000_000;
 /// A process that ran for this long resets the pause.
 const HEALTHY_AFTER: i64 = 30_000_000;
+
+impl Worker {
+    /// Starts and stops the processes that run handlers.
+    pub(super) fn run_handlers(&mut self, _pushed: &QueueBits) -> Installed {
+        self.handlers.note_ended(&self.shared.handlers);
+        let announced = self.database.handlers_changed.swap(false, Ordering::SeqCst);
+        if announced {
+            self.handlers.forget_pauses();
+        } else if self.handlers.due() > now() {
+            return Installed::Yes;
+        }
+        let step = self.attempt(RUN_HANDLERS, c"reading the handlers", super::core::runnable_handlers);
+        match &step.result {
+            Some(wanted) => self.handlers.arrange(wanted, &self.shared.handlers, self.database),
+            None if announced => self.database.handlers_changed.store(true, Ordering::SeqCst),
+            None => {}
+        }
+        step.installed
+    }
+}
 
 /// A handler that is attached, and can run.
 #[derive(Clone, PartialEq, Eq)]

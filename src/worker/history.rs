@@ -1,8 +1,8 @@
 //! The partitions of the history, and retention.
 
-use super::installed::Installed;
 use super::{BATCH, HISTORY_EVERY, KEEP_HISTORY, RETIRE, Worker, core};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::shared::QueueBits;
 
 /// The parts of retention. Each returns whether there may be more to delete.

@@ -1,23 +1,12 @@
 //! Transactions in which the extension is installed and cannot be dropped.
 
 use super::owner;
-use crate::extension;
+use crate::extension::{self, Installed};
 use crate::process;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
-
-/// Whether the extension is installed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Installed {
-    Yes,
-    /// Another session is creating, altering or dropping it.
-    Locked,
-    No,
-    /// It is installed, but the step failed: the error is in the log, and the transaction was rolled back.
-    Failed,
-}
 
 /// The result of a step of the worker.
 pub struct Step<R> {
@@ -44,7 +33,7 @@ pub fn attempt<R>(activity: &CStr, report: bool, body: impl FnOnce() -> R) -> St
 
 fn transaction<R>(activity: &CStr, body: impl FnOnce() -> R) -> Step<R> {
     process::report(Some(activity));
-    let step = process::transaction(|| match lock() {
+    let step = process::transaction(|| match extension::hold(false) {
         Installed::Yes => {
             owner::become_owner();
             Step { installed: Installed::Yes, result: Some(body()) }
@@ -63,16 +52,4 @@ fn warn(activity: &CStr, error: &CaughtError) {
     // Without the detail, which may contain a row.
     let hint = error.hint().unwrap_or("The background worker repeats it, after pauses of up to a minute.");
     ErrorReport::new(error.sql_error_code(), message, "queue_ext").set_hint(hint).report(PgLogLevel::WARNING);
-}
-
-fn lock() -> Installed {
-    let oid = extension::oid();
-    if oid == pg_sys::InvalidOid {
-        return Installed::No;
-    }
-    match (extension::hold(oid, false), extension::oid() == oid) {
-        (true, true) => Installed::Yes,
-        (true, false) => Installed::No,
-        (false, _) => Installed::Locked,
-    }
 }

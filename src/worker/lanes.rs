@@ -1,8 +1,8 @@
 //! The maintenance of the lanes by the worker.
 
-use super::installed::Installed;
 use super::{MAINTAIN_LANES, Worker, core, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::lanes;
 use crate::settings;
 use crate::shared::{NEVER, QueueBits};

@@ -1,8 +1,8 @@
 //! The scan for expired leases that are not cached in a lane: a piece of queue.tasks in each round.
 
-use super::installed::Installed;
 use super::{LEASE_SCAN_EVERY, REAP, Worker, core, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

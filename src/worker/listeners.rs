@@ -1,8 +1,8 @@
 //! Notifications for sessions that LISTEN for tasks to claim.
 
-use super::installed::Installed;
 use super::{FIND_DUE_QUEUES, NOTIFY, Worker, core, microseconds};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::settings;
 use crate::shared::QueueBits;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! Schedules: due ones run before every other step, so that they are in time.
 
-use super::installed::Installed;
 use super::{BATCH, RUN_SCHEDULES, Worker, core};
 use crate::clock::now;
+use crate::extension::Installed;
 use crate::shared::{AT_ONCE, NEVER, QueueBits};
 use std::time::{Duration, Instant};
 

@@ -36,7 +36,7 @@ SELECT * FROM pg_temp.work('q');
 SELECT pg_temp.pass('1 hour');
 SELECT * FROM pg_temp.work('q');
 -- A task that is heavier than the limit can never start, so a push refuses it.
-SELECT queue.push('q', weight => 11);
+SELECT pg_temp.refused($$SELECT queue.push('q', weight => 11)$$);
 SELECT queue.push_many('q', '{1, 2}', weight => 11);
 SELECT queue.push_tasks('[{"queue": "q", "weight": 10}, {"queue": "q", "weight": 11}]');
 SELECT queue.schedule('s', '@daily', 'q', options => '{"weight": 11}');
@@ -69,7 +69,7 @@ SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'w', 5);
 SELECT * FROM pg_temp.work('w');
 SELECT pg_temp.pass('1 hour');
 SELECT * FROM pg_temp.work('w');
-SELECT queue.push('w', weight => 5, group_key => 'g');
+SELECT pg_temp.refused($$SELECT queue.push('w', weight => 5, group_key => 'g')$$);
 SELECT queue.push_many('w', '{1, 2}', weight => 5, group_keys => '{g, h}');
 -- Without a group it is not limited.
 SELECT queue.push('w', '"no group"', weight => 5) > 0 AS pushed;

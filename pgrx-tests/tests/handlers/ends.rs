@@ -88,6 +88,38 @@ fn cancelling_a_running_task_interrupts_its_handler() {
 }
 
 #[test]
+fn a_cancellation_waits_for_a_handler_that_has_changed_its_task() {
+    let (cluster, mut client) = start("handlers-cancel-late");
+    attach(
+        &mut client,
+        "PERFORM queue.extend(task.id, task.token, '1 hour');
+         PERFORM pg_advisory_xact_lock(8), pg_advisory_xact_lock(7); RETURN NULL;",
+        1,
+    );
+    let mut gate = client.transaction().expect("begin");
+    gate.execute("SELECT pg_advisory_xact_lock(7)", &[]).expect("lock");
+    let mut other = cluster.connect();
+    let id = push(&mut other, ", lease => '1 hour'");
+    await_lock(&mut other, 8);
+    let cancelled = std::thread::scope(|scope| {
+        let mut canceller = cluster.connect();
+        let cancel = scope.spawn(move || canceller.query_one("SELECT queue.cancel($1)", &[&id]));
+        eventually("the cancellation waits", SOON, || {
+            one(
+                &mut other,
+                "SELECT count(*) = 1 FROM pg_stat_activity
+                 WHERE query LIKE 'SELECT queue.cancel(%' AND wait_event_type = 'Lock' AND wait_event = 'transactionid'",
+            )
+        });
+        gate.rollback().expect("unlock");
+        cancel.join().expect("the canceller")
+    });
+    let refused = cancelled.expect_err("the task has completed");
+    assert_eq!(refused.code().expect("an SQLSTATE").code(), "QX005");
+    await_state(&mut client, id, "completed");
+}
+
+#[test]
 fn a_lease_that_was_ended_rolls_the_handler_back_and_is_no_failure() {
     let (_cluster, mut client) = start("handlers-lost");
     attach(

@@ -139,3 +139,15 @@ fn a_restored_dump_starts_the_handlers() {
     await_state(&mut copy, id, "completed");
     assert_eq!(one::<i64>(&mut copy, "SELECT count(*) FROM public.done"), 1);
 }
+
+#[test]
+fn a_copy_of_a_database_runs_the_handlers_of_its_template() {
+    let (cluster, mut client) = start("handlers-template");
+    attach(&mut client, NOTE, 1);
+    drop(client);
+    run(&mut cluster.connect_to("template1"), "CREATE DATABASE copy TEMPLATE postgres");
+    let mut copy = cluster.connect_to("copy");
+    let id = push(&mut copy, "");
+    await_state(&mut copy, id, "completed");
+    assert_eq!(one::<i64>(&mut copy, "SELECT count(*) FROM public.done"), 1);
+}

@@ -10,29 +10,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source queue.queues;
 BEGIN
-    IF NOT isfinite(NEW.run_at) THEN
-        PERFORM queue_internal.raise_invalid('run_at', 'must be finite', NEW.run_at::text);
-    ELSIF NEW.max_attempts NOT BETWEEN 1 AND 10000 THEN
-        PERFORM queue_internal.raise_invalid('max_attempts', 'must be from 1 to 10000', NEW.max_attempts::text);
-    ELSIF NEW.state NOT IN ('waiting', 'queued', 'running') THEN
-        PERFORM queue_internal.raise_invalid('state', 'must be waiting, queued or running');
-    ELSIF jsonb_typeof(NEW.headers) <> 'object' THEN
-        PERFORM queue_internal.raise_invalid('headers', 'must be a JSON object', 'of type ' || jsonb_typeof(NEW.headers));
-    ELSIF NOT (isfinite(NEW.created_at) AND isfinite(NEW.updated_at) AND isfinite(coalesce(NEW.lease_until, NEW.run_at))
-               AND isfinite(coalesce(NEW.claimed_at, NEW.run_at)) AND isfinite(coalesce(NEW.cancel_requested_at, NEW.run_at))) THEN
-        RAISE EXCEPTION 'the times of a task must be finite' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF octet_length(NEW.kind) NOT BETWEEN 1 AND 128 THEN
-        PERFORM queue_internal.check_name('kind', NEW.kind);
-    -- 1000 years and 1 year in seconds. max_lease may have been lowered since the push.
-    ELSIF extract(epoch FROM NEW.lease) NOT BETWEEN 0.000001 AND 31557600000 THEN
-        PERFORM queue_internal.raise_invalid('lease', 'must be from 1 microsecond to 1000 years', NEW.lease::text);
-    ELSIF extract(epoch FROM NEW.timeout) NOT BETWEEN 0.000001 AND 31557600 THEN
-        PERFORM queue_internal.raise_invalid('timeout', 'must be from 1 microsecond to 1 year', NEW.timeout::text);
-    ELSIF NOT isfinite(NEW.start_by) THEN
-        PERFORM queue_internal.raise_invalid('start_by', 'must be finite', NEW.start_by::text);
-    ELSIF NEW.weight NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM queue_internal.raise_invalid('weight', 'must be from 1 to 1000000', NEW.weight::text);
-    END IF;
+    PERFORM queue_internal.check_columns(NEW);
     IF TG_NARGS = 0 THEN
         SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = NEW.queue;
         IF NOT FOUND THEN
