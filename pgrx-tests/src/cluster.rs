@@ -154,6 +154,16 @@ impl Cluster {
         standby
     }
 
+    /// Promotes this standby. Waits outside of the server, where recovery could cancel a statement that waits.
+    pub fn promote(&self) {
+        let mut client = self.connect();
+        client.batch_execute("SELECT pg_promote(wait => false)").expect("promote");
+        eventually("the standby is promoted", SOON, || {
+            let recovers = client.query_one("SELECT pg_is_in_recovery()", &[]);
+            recovers.is_ok_and(|row| !row.get::<_, bool>(0))
+        });
+    }
+
     /// This server was killed, and another one was promoted: rewinds it to the new timeline and makes it a standby of
     /// the other.
     pub fn rewind(&mut self, source: &Self) {

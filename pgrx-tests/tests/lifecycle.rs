@@ -357,7 +357,7 @@ fn a_standby_waits_for_its_promotion() {
         .batch_execute("SELECT * FROM queue.stats; SELECT * FROM queue.all_tasks")
         .expect("views can be read");
     cluster.stop("immediate");
-    reader.batch_execute("SELECT pg_promote()").expect("promote");
+    standby.promote();
     standby.await_worker("postgres");
     eventually("the worker puts back what the old primary had leased", SOON, || {
         let row = reader.query_one("SELECT state FROM queue.tasks", &[]).expect("state");

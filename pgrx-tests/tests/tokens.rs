@@ -231,7 +231,7 @@ fn taken_over(name: &str, edition: Edition) {
     }
     book.claim_all(&mut client);
     primary.kill_all();
-    run(&mut standby.connect(), "SELECT pg_promote()");
+    standby.promote();
     let mut client = careless(&standby, "postgres");
     // At once, before its worker is there.
     assert_eq!(book.claim_all(&mut client), 40);
@@ -265,7 +265,7 @@ fn a_synchronous_standby_issues_larger_tokens() {
     let mut book = Book::default();
     assert_eq!(book.claim_all(&mut client), 40);
     primary.kill_all();
-    run(&mut standby.connect(), "SELECT pg_promote()");
+    standby.promote();
     let mut client = careless(&standby, "postgres");
     book.claim_all(&mut client);
     book.is_right();

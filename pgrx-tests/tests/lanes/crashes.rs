@@ -174,7 +174,7 @@ fn a_promoted_standby_continues() {
         ready.iter().any(|m| matches!(m, postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("t")))
     );
     cluster.stop("immediate");
-    run(&mut reader, "SELECT pg_promote()");
+    standby.promote();
     standby.await_worker("postgres");
     assert_eq!(claim(&mut reader, "default", 1000).len(), 80);
     let query = "SELECT count(*) FROM queue.complete_many(ARRAY(SELECT id FROM queue.tasks ORDER BY id), ARRAY(SELECT token FROM queue.tasks ORDER BY id))";

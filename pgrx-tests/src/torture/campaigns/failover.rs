@@ -44,7 +44,7 @@ pub fn sibling(cluster: &Cluster) -> String {
 /// The standby takes over. Returns the old primary.
 pub fn promote(scene: &mut Scene, since: Instant) -> Cluster {
     let standby = scene.standby.take().expect("there is a standby");
-    standby.connect().batch_execute("SELECT pg_promote()").expect("promote");
+    standby.promote();
     let old = std::mem::replace(&mut scene.cluster, standby);
     scene.target.redirect(scene.cluster.config("postgres"));
     scene.await_claim(since);
