@@ -9,13 +9,8 @@
 //! written if XactLastRecEnd, the end of its last WAL record, has not changed between the end of a claim and the next claim,
 //! or the commit.
 //!
-//! A task that crashes the server must not be claimed again and again without an attempt being counted. So, unless
-//! `queue.durable_leases` says otherwise, claims wait for the disk for a minute after the first one since the server
-//! started.
+//! Which claims nevertheless wait: `Grant::must_last`.
 
-use crate::clock::now;
-use crate::settings::{self, DurableLeases};
-use crate::shared;
 use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -41,8 +36,8 @@ enum Written {
 
 thread_local! {
     static WRITTEN: Cell<Written> = const { Cell::new(Written::Unknown) };
-    /// The setting of the session while a commit does not follow it.
-    static ASKED: Cell<Option<c_int>> = const { Cell::new(None) };
+    /// The setting of the session while a commit does not follow it, and how many WAL records the session had written then.
+    static ASKED: Cell<Option<(c_int, i64)>> = const { Cell::new(None) };
 }
 
 /// The end of the last WAL record of this transaction, 0 if there is none.
@@ -76,6 +71,7 @@ pub fn after_claim() {
 /// synchronous standby.
 pub fn require() {
     WRITTEN.set(Written::More);
+    restore();
     // SAFETY: in a transaction; as SET LOCAL.
     unsafe {
         pg_sys::ForceSyncCommit();
@@ -94,35 +90,43 @@ pub fn require() {
     }
 }
 
-/// The transaction is about to commit. The variable is set and not the setting: nobody sees it in between, and the wait for
-/// synchronous standbys follows the variable.
+/// The transaction is about to commit. The variable is set and not the setting, because the wait for the disk and for
+/// synchronous standbys follows the variable, and it is restored at once.
 pub fn before_commit() {
     let only_leases = last_record() != 0 && WRITTEN.get() == Written::Leases(last_record());
-    // SAFETY: a variable of this process, whose value is restored before anything else can run.
+    // SAFETY: variables of this process.
     unsafe {
-        if only_leases && pg_sys::synchronous_commit > OFF && may_be_lost() {
-            ASKED.set(Some(pg_sys::synchronous_commit));
+        if only_leases && pg_sys::synchronous_commit > OFF {
+            ASKED.set(Some((pg_sys::synchronous_commit, pg_sys::pgWalUsage.wal_records)));
             pg_sys::synchronous_commit = OFF;
         }
     }
 }
 
-/// The transaction has ended, or failed after `before_commit`.
-pub fn after_end() {
-    if let Some(asked) = ASKED.take() {
-        // SAFETY: a variable of this process, as `before_commit` found it.
-        unsafe { pg_sys::synchronous_commit = asked };
+/// The transaction has committed. Another extension may have written something in a callback after `before_commit`; then
+/// there is more than the record of the commit.
+pub fn after_commit() {
+    if let Some(before) = restore() {
+        // SAFETY: variables of this process; the server flushes up to here in an ordinary commit, too.
+        unsafe {
+            if pg_sys::pgWalUsage.wal_records > before + 1 {
+                pg_sys::XLogFlush(pg_sys::XactLastCommitEnd);
+            }
+        }
     }
     WRITTEN.set(Written::Unknown);
 }
 
-/// Whether a crash may lose the leases that are committed now.
-fn may_be_lost() -> bool {
-    // SAFETY: a plain read of a constant of the process.
-    let database = || shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    match settings::durable_leases() {
-        DurableLeases::On => false,
-        DurableLeases::Off => true,
-        DurableLeases::AfterStart => database().is_some_and(|database| database.has_started(now())),
-    }
+/// The transaction was rolled back, also after `before_commit`, or prepared.
+pub fn after_end() {
+    restore();
+    WRITTEN.set(Written::Unknown);
+}
+
+/// Restores the setting of the session; returns how many WAL records it had written before the commit.
+fn restore() -> Option<i64> {
+    let (asked, records) = ASKED.take()?;
+    // SAFETY: a variable of this process, as `before_commit` found it.
+    unsafe { pg_sys::synchronous_commit = asked };
+    Some(records)
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 const DAY_IN_MINUTES: i32 = 24 * 60;
 
 static DEAD_LETTER_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(30 * DAY_IN_MINUTES);
-static DURABLE_LEASES: GucSetting<DurableLeases> =
-    GucSetting::<DurableLeases>::new(DurableLeases::AfterStart);
+static DURABLE_LEASES: GucSetting<DurableLeases> = GucSetting::<DurableLeases>::new(DurableLeases::Auto);
 static EVENT_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(7 * DAY_IN_MINUTES);
 static FAST_PATH: GucSetting<bool> = GucSetting::<bool>::new(true);
 static HISTORY_AHEAD: GucSetting<i32> = GucSetting::<i32>::new(3);
@@ -28,9 +27,9 @@ pub enum DurableLeases {
     On,
     #[name = c"off"]
     Off,
-    /// Only those of the first minute of claims after a start of the server.
-    #[name = c"after_start"]
-    AfterStart,
+    /// Only those of tasks that were tried before, are from before the last start of the server, or have a start deadline.
+    #[name = c"auto"]
+    Auto,
 }
 
 /// Whether the leases of this session have to survive a crash.
@@ -97,7 +96,7 @@ pub fn define() {
     GucRegistry::define_enum_guc(
         c"queue.durable_leases",
         c"Whether a lease has to survive a crash, so that the commit of a claim waits for the disk.",
-        c"With after_start, only during the first minute of claims after a start of the server.",
+        c"With auto, only those of tasks that were tried before, are from before the last start, or have a start deadline.",
         &DURABLE_LEASES,
         GucContext::Userset,
         GucFlags::default(),

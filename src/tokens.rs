@@ -48,6 +48,8 @@ pub struct Range {
     base: i64,
     /// Claims with larger tokens must be durable.
     reached: i64,
+    /// The first transaction id after the base was published.
+    first: pg_sys::TransactionId,
 }
 
 impl Range {
@@ -56,10 +58,25 @@ impl Range {
         Some(token.saturating_add(1).max(self.base)).filter(|token| *token <= LARGEST)
     }
 
-    /// Makes the commit synchronous if the claim with this token must be durable.
-    pub fn keep(&self, token: i64) {
-        if token > self.reached {
-            durability::require();
+    /// Whether the claim with this token must be durable.
+    pub fn must_last(&self, token: i64) -> bool {
+        token > self.reached
+    }
+
+    /// Whether the row in a slot may have been written before this life, so that a claim of it may have been lost.
+    ///
+    /// # Safety
+    /// The slot holds a row.
+    pub unsafe fn is_older(&self, slot: *mut pg_sys::TupleTableSlot) -> bool {
+        // SAFETY: the slots of a heap are of this kind.
+        unsafe {
+            if !std::ptr::eq((*slot).tts_ops, &raw const pg_sys::TTSOpsBufferHeapTuple) {
+                return true;
+            }
+            let header = (*(*slot.cast::<pg_sys::BufferHeapTupleTableSlot>()).base.tuple).t_data;
+            let frozen =
+                u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN;
+            frozen || pg_sys::TransactionIdPrecedes((*header).t_choice.t_heap.t_xmin, self.first)
         }
     }
 }
@@ -81,10 +98,11 @@ impl Raised {
 pub fn range(mark: pg_sys::Oid) -> Range {
     // SAFETY: a plain read of a constant of the process.
     let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
-    if let Some(range) = database
-        .and_then(|database| database.tokens.get(mark))
-        .map(|base| Range { base, reached: base + RESERVE })
-    {
+    if let Some(range) = database.and_then(|database| database.tokens.get(mark)).map(|(base, first)| Range {
+        base,
+        reached: base + RESERVE,
+        first,
+    }) {
         return range;
     }
     if let Some(database) = database
@@ -92,7 +110,7 @@ pub fn range(mark: pg_sys::Oid) -> Range {
     {
         database.worker.wake();
     }
-    Range { base: base(mark), reached: 0 }
+    Range { base: base(mark), reached: 0, first: pg_sys::InvalidTransactionId }
 }
 
 /// The value to which the worker raises the mark; none without a mark, or if it was raised already.
@@ -182,7 +200,9 @@ fn timeline() -> i64 {
 #[pg_extern(sql = false)]
 fn token_base() -> i64 {
     let range = range(mark().unwrap_or(pg_sys::InvalidOid));
-    range.keep(range.base);
+    if range.must_last(range.base) {
+        durability::require();
+    }
     range.base
 }
 

@@ -221,10 +221,11 @@ unsafe extern "C-unwind" fn at_end_of_transaction(
     _argument: *mut std::ffi::c_void,
 ) {
     use pg_sys::XactEvent::*;
-    // First, because a callback of another extension may raise.
+    // First, so that nothing below sees the changed setting.
     match event {
         XACT_EVENT_PRE_COMMIT => return durability::before_commit(),
-        XACT_EVENT_COMMIT | XACT_EVENT_PREPARE | XACT_EVENT_ABORT => durability::after_end(),
+        XACT_EVENT_COMMIT => durability::after_commit(),
+        XACT_EVENT_PREPARE | XACT_EVENT_ABORT => durability::after_end(),
         _ => return,
     }
     with_pending(|pending| {

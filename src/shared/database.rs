@@ -40,8 +40,6 @@ pub struct Database {
     pub handlers_failing: AtomicU32,
     /// The base of this database's tokens.
     pub tokens: TokenBase,
-    /// When the first claim since the server started was about to commit, 0 before that.
-    claims_since: AtomicI64,
     /// The counters for queue.engine_stats().
     pub counters: Counters,
 }
@@ -82,7 +80,6 @@ impl Database {
         self.handlers_failing.store(0, Ordering::SeqCst);
         self.counters.clear();
         self.tokens.clear();
-        self.claims_since.store(0, Ordering::Relaxed);
         self.oid.store(0, Ordering::Release);
     }
 
@@ -93,18 +90,6 @@ impl Database {
             until if (1..=2 * KEEP_OUT_MICROSECONDS).contains(&(until - moment)) => until - moment,
             _ => 0,
         }
-    }
-
-    /// Whether tasks have been claimed for a minute since the server started. Called before the commit of each claim.
-    pub fn has_started(&self, moment: i64) -> bool {
-        const MINUTE: i64 = 60_000_000;
-        let since = self.claims_since.load(Ordering::Relaxed);
-        // Later if the clock was set back.
-        if since == 0 || since > moment {
-            self.claims_since.store(moment, Ordering::Relaxed);
-            return false;
-        }
-        moment - since >= MINUTE
     }
 
     /// Announces a lease that ends at `time`.

@@ -8,16 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 pub struct TokenBase {
     mark: AtomicU32,
     base: AtomicI64,
+    /// The first transaction id after it was published.
+    first: AtomicU32,
     /// A claim found no base for its table.
     unknown: AtomicBool,
 }
 
 impl TokenBase {
-    /// The base, if it was published for this table.
-    pub fn get(&self, mark: pg_sys::Oid) -> Option<i64> {
+    /// The base, if it was published for this table, and the first transaction id after that.
+    pub fn get(&self, mark: pg_sys::Oid) -> Option<(i64, pg_sys::TransactionId)> {
         let known = mark != pg_sys::InvalidOid && self.mark.load(Ordering::Acquire) == mark.to_u32();
-        let base = self.base.load(Ordering::Acquire);
-        known.then_some(base)
+        let (base, first) = (self.base.load(Ordering::Acquire), self.first.load(Ordering::Acquire));
+        known.then_some((base, first.into()))
     }
 
     /// Whether the worker has to raise the mark.
@@ -29,6 +31,10 @@ impl TokenBase {
     pub fn publish(&self, mark: pg_sys::Oid, base: i64) {
         self.mark.store(0, Ordering::Release);
         self.base.store(base, Ordering::Release);
+        // SAFETY: reads shared memory of the server.
+        let next = unsafe { pg_sys::ReadNextFullTransactionId() };
+        // The lower half of the number.
+        self.first.store(next.value as u32, Ordering::Release);
         self.mark.store(mark.to_u32(), Ordering::Release);
     }
 

@@ -4,6 +4,7 @@ use super::queue::Settings;
 use super::rows::Rows;
 use crate::clock::now;
 use crate::datum::text;
+use crate::durability;
 use crate::fallback::Reason;
 use crate::heap::columns::task;
 use crate::heap::scan::{Condition, Scan};
@@ -11,6 +12,7 @@ use crate::heap::task::Task;
 use crate::heap::write::{self, Change};
 use crate::heap::{Tables, tid};
 use crate::lanes::{self, Key, Queue};
+use crate::settings::{self, DurableLeases};
 use crate::shared;
 use crate::tokens::Range;
 use crate::transaction::Reservation;
@@ -72,6 +74,23 @@ impl Grant<'_> {
         }
     }
 
+    /// Whether the lease with this token has to survive a crash. By default that of a task with a start deadline, which
+    /// would not be offered again after it; and of one that was tried before, or was there before the last start of the
+    /// server: that may have crashed the server, and has to count an attempt this time.
+    unsafe fn must_last(&self, row: &Task, slot: *mut pg_sys::TupleTableSlot, token: i64) -> bool {
+        self.tokens.must_last(token)
+            || match settings::durable_leases() {
+                DurableLeases::On => true,
+                DurableLeases::Off => false,
+                DurableLeases::Auto => {
+                    row.start_deadline().is_some()
+                        || row.int(task::ATTEMPT) > 0
+                        // SAFETY: the slot holds the row.
+                        || unsafe { self.tokens.is_older(slot) }
+                }
+            }
+    }
+
     /// Leases a task, if it is still claimable; returns until when.
     unsafe fn grant_one(&self, found: &mut Scan, key: Key, rows: &Rows) -> Result<Option<i64>, Reason> {
         let Some(slot) = found.next() else { return Ok(None) };
@@ -103,6 +122,7 @@ impl Grant<'_> {
             if until <= moment {
                 return Err(Reason::Argument);
             }
+            let must_last = self.must_last(&row, slot, token);
             row.set(task::STATE, text(b"running"));
             let attempt = row.int(task::ATTEMPT) + 1;
             row.set(task::ATTEMPT, attempt);
@@ -115,7 +135,9 @@ impl Grant<'_> {
             let mut tid = (*slot).tts_tid;
             match write::update_at_once(self.table, slot, &mut tid, &row, CHANGED, wanted) {
                 Change::Done => {
-                    self.tokens.keep(token);
+                    if must_last {
+                        durability::require();
+                    }
                     tid::remember(key.id, tid);
                 }
                 Change::Stale | Change::Own => return Ok(None),

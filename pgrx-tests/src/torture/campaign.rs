@@ -158,7 +158,7 @@ impl Campaign {
 
     fn stage(&self, options: &Options, folder: &Path) -> Scene {
         let fsync = if options.fsync { "on" } else { "off" };
-        let durable = if self.durable_leases { "on" } else { "off" };
+        let durable = if self.durable_leases { "on" } else { "auto" };
         let extra = format!(
             "{COMMON}fsync = {fsync}\nqueue.durable_leases = {durable}\n{}\n{}",
             self.settings, options.settings

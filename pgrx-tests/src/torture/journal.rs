@@ -129,14 +129,20 @@ impl Operation {
 
     /// Whether it did nothing but claim, so that its commit need not wait for the disk.
     pub fn only_claims(&self) -> bool {
-        self.effects.iter().all(|(effect, undone)| *undone || matches!(effect, Effect::Claim { .. }))
+        // A rollback to a savepoint writes something, too.
+        self.effects.iter().all(|(effect, undone)| !*undone && matches!(effect, Effect::Claim { .. }))
     }
 
     /// Whether its commit waited for the disk, which made durable what had committed before.
     pub fn flushed(&self) -> bool {
         let wrote = |effect: &(Effect, bool)| {
             !effect.1
-                && matches!(effect.0, Effect::Push { id: Some(_), .. } | Effect::End { accepted: true, .. })
+                && matches!(
+                    effect.0,
+                    Effect::Push { id: Some(_), .. }
+                        | Effect::End { accepted: true, .. }
+                        | Effect::Extend { until: Some(_), .. }
+                )
         };
         !self.careless && self.outcome == Outcome::Ok && self.effects.iter().any(wrote)
     }

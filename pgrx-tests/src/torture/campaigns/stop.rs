@@ -22,6 +22,8 @@ pub fn fault(scene: &mut Scene) {
         std::thread::sleep(Duration::from_millis(scene.random.between(50, 500)));
         since = Instant::now();
         scene.cluster.stop("fast");
+    } else if mode == "fast" {
+        scene.cluster.stop(mode);
     } else {
         scene.crash(|scene| scene.cluster.stop(mode));
     }
