@@ -18,6 +18,7 @@ mod events;
 mod journal;
 mod links;
 mod load;
+mod many;
 mod observer;
 pub mod random;
 mod scene;
