@@ -47,6 +47,9 @@ enum Action {
     Cancel,
     Deadline,
     PushInBatch,
+    Timeout,
+    Weight,
+    Sleep,
     Step,
     Await,
     Emit,
@@ -72,6 +75,9 @@ impl Client {
                 (2, Cancel),
                 (4, Deadline),
                 (5, PushInBatch),
+                (5, Timeout),
+                (3, Weight),
+                (4, Sleep),
                 (6, Step),
                 (3, Await),
                 (3, Emit),
@@ -95,6 +101,9 @@ impl Client {
             Cancel => self.cancel(session),
             Deadline => self.push_with_deadline(session),
             PushInBatch => self.push_in_batch(session),
+            Timeout => self.push_with_timeout(session),
+            Weight => self.push_with_weight(session),
+            Sleep => self.sleep(session),
             Step => self.step(session),
             Await => self.await_event(session),
             Emit => self.emit(session),
@@ -226,8 +235,17 @@ impl Client {
     }
 
     fn claim(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let queue =
-            QUEUES[self.random.weighted(&[(43, 0), (11, 1), (13, 2), (9, 3), (7, 4), (8, 5), (9, 6)])];
+        let queue = QUEUES[self.random.weighted(&[
+            (43, 0),
+            (11, 1),
+            (13, 2),
+            (9, 3),
+            (7, 4),
+            (8, 5),
+            (9, 6),
+            (8, 7),
+            (10, 8),
+        ])];
         self.claim_from(session, queue)
     }
 

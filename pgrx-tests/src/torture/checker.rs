@@ -14,7 +14,10 @@ mod order;
 mod owners;
 mod pushes;
 mod server;
+mod sleeps;
 mod steps;
+mod timeouts;
+mod weights;
 
 pub use facts::Facts;
 pub use found::{Found, found};
@@ -105,6 +108,9 @@ pub fn check(
     steps::check(&facts, &mut say);
     if timed {
         order::check(&facts, &mut say);
+        timeouts::check(&facts, &mut say);
+        sleeps::check(&facts, &mut say);
+        weights::check(&facts, &mut say);
     }
     owners::check(account, seen.iter(), &mut say);
     account.errors.iter().for_each(|error| say("errors", error.clone()));

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::Found;
 use crate::torture::account::Account;
 use crate::torture::journal::{Effect, Link, OnFailure, Operation, Outcome, Verb};
+use crate::torture::load::{TIMED, TIMEOUT};
 
 /// A push, and when.
 pub struct Push<'a> {
@@ -30,6 +31,8 @@ pub struct Claim<'a> {
     pub value: &'a str,
     pub group: Option<&'a str>,
     pub until: i64,
+    /// How long it asked for, in microseconds.
+    pub lease: i64,
 }
 
 /// An extension of a lease.
@@ -60,6 +63,16 @@ pub struct Step<'a> {
     pub stored: Option<&'a str>,
 }
 
+/// A call of queue.sleep, and whether it returned that the time was over.
+pub struct Sleep<'a> {
+    pub operation: &'a Operation,
+    pub outcome: Outcome,
+    pub token: i64,
+    pub named: bool,
+    pub time: i64,
+    pub over: Option<bool>,
+}
+
 /// A batch that was created.
 #[derive(Default)]
 pub struct Batch<'a> {
@@ -81,6 +94,7 @@ pub struct Task<'a> {
     pub extensions: Vec<Extension<'a>>,
     pub ends: Vec<End<'a>>,
     pub steps: Vec<Step<'a>>,
+    pub sleeps: Vec<Sleep<'a>>,
     /// The operations that cancelled it, or may have.
     pub cancels: Vec<(&'a Operation, Outcome, Option<&'a str>)>,
     pub found: Vec<&'a Found>,
@@ -93,6 +107,9 @@ pub struct Facts<'a> {
     pub found: HashMap<&'a str, Vec<&'a Found>>,
     /// The earliest and the latest time of start deadlines, by the values of their tasks.
     pub deadlines: HashMap<&'a str, (i64, i64)>,
+    /// The timeouts of their own, and the weights, by the values of their tasks.
+    pub timeouts: HashMap<&'a str, i64>,
+    pub weights: HashMap<&'a str, i64>,
     pub batches: HashMap<i64, Batch<'a>>,
     /// The payloads of emissions that committed, or may have, by event.
     pub emitted: HashMap<&'a str, Vec<&'a str>>,
@@ -109,6 +126,8 @@ impl<'a> Facts<'a> {
             tasks: HashMap::new(),
             found: HashMap::new(),
             deadlines: HashMap::new(),
+            timeouts: HashMap::new(),
+            weights: HashMap::new(),
             batches: HashMap::new(),
             emitted: HashMap::new(),
             seen: Vec::new(),
@@ -142,10 +161,10 @@ impl<'a> Facts<'a> {
                 let push = Push { operation, place, outcome, queue, value, key, group, link, id };
                 self.pushes.entry(value).or_default().push(push);
             }
-            Effect::Claim { id, token, queue, value, group, until, .. } => {
+            Effect::Claim { id, token, queue, value, group, until, lease } => {
                 let claim = || {
-                    let (token, until, group) = (*token, *until, group.as_deref());
-                    Claim { operation, place, outcome, token, queue, value, group, until }
+                    let (token, until, lease, group) = (*token, *until, *lease, group.as_deref());
+                    Claim { operation, place, outcome, token, queue, value, group, until, lease }
                 };
                 self.seen.push(claim());
                 if outcome == Outcome::Ok {
@@ -167,6 +186,17 @@ impl<'a> Facts<'a> {
             }
             Effect::Deadline { value, from, to } => {
                 self.deadlines.insert(value, (*from, *to));
+            }
+            Effect::Timeout { value, timeout } => {
+                self.timeouts.insert(value, *timeout);
+            }
+            Effect::Weight { value, weight } => {
+                self.weights.insert(value, *weight);
+            }
+            Effect::Sleep { id, token, named, time, over } => {
+                let (token, named, time, over) = (*token, *named, *time, *over);
+                let sleep = Sleep { operation, outcome, token, named, time, over };
+                self.tasks.entry(*id).or_default().sleeps.push(sleep);
             }
             Effect::Open { batch } => {
                 self.batches.entry(*batch).or_default().sure |= outcome == Outcome::Ok;
@@ -200,6 +230,17 @@ impl<'a> Facts<'a> {
         })
     }
 
+    /// How long an attempt at the task with this value may take, in microseconds.
+    pub fn timeout_of(&self, queue: &str, value: &str) -> Option<i64> {
+        self.timeouts.get(value).copied().or_else(|| (queue == TIMED).then_some(TIMEOUT))
+    }
+
+    /// When a claim started an attempt, by the server's clock.
+    pub fn start_of(&self, claim: &Claim<'_>) -> i64 {
+        let timeout = self.timeout_of(claim.queue, claim.value).unwrap_or(i64::MAX);
+        claim.until - claim.lease.min(timeout)
+    }
+
     /// How a task ended.
     pub fn end_of(&self, id: i64) -> Option<&'a Found> {
         self.tasks.get(&id).and_then(|task| task.found.first()).copied()
@@ -229,7 +270,19 @@ impl Step<'_> {
     }
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    /// The operations that a token was good for, and that token.
+    pub fn accepted(&self) -> impl Iterator<Item = (&'a Operation, i64)> {
+        let ends = self.ends.iter().filter(|end| end.is_accepted()).map(|end| (end.operation, end.token));
+        let extensions = self
+            .extensions
+            .iter()
+            .filter(|extension| extension.outcome == Outcome::Ok && extension.until.is_some())
+            .map(|extension| (extension.operation, extension.token));
+        let steps = self.steps.iter().filter(|step| step.is_returned());
+        ends.chain(extensions).chain(steps.map(|step| (step.operation, step.token)))
+    }
+
     /// Until when the lease of a claim was valid at least: the first moment at which it may have ended.
     pub fn held_until(&self, claim: &Claim<'_>) -> i64 {
         let mut until = claim.until;

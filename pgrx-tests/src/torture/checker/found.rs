@@ -21,6 +21,8 @@ pub struct Found {
     pub counts: Option<serde_json::Value>,
     /// Its steps, and the events that it awaited, by name.
     pub steps: serde_json::Value,
+    /// The attempts that ended without their workers: the worker, when that was recorded, and the error.
+    pub expiries: Vec<(Option<String>, i64, String)>,
 }
 
 /// Reads all tasks.
@@ -28,7 +30,10 @@ pub fn found(client: &mut postgres::Client) -> Vec<Found> {
     let query = "SELECT id, queue, state, payload->>'value', token, attempt, key, group_key, \
                  (extract(epoch FROM finished_at) * 1000000)::bigint, coalesce(errors->-1->>'error' = 'expired', false), \
                  headers->'batch', coalesce((SELECT jsonb_object_agg(s.name, coalesce(s.value, '\"timeout\"')) FROM queue_internal.steps AS s \
-                                             WHERE s.task_id = a.id), '{}') \
+                                             WHERE s.task_id = a.id), '{}'), \
+                 (SELECT jsonb_agg(jsonb_build_array(e.value->>'worker', \
+                             (extract(epoch FROM (e.value->>'at')::timestamptz) * 1000000)::bigint, e.value->>'error')) \
+                  FROM jsonb_array_elements(a.errors) AS e WHERE e.value->>'error' IN ('timed out', 'lease expired')) \
                  FROM queue.all_tasks AS a WHERE queue = ANY ($1)";
     let rows = client.query(query, &[&QUEUES.as_slice()]).expect("read all tasks");
     rows.iter()
@@ -45,6 +50,9 @@ pub fn found(client: &mut postgres::Client) -> Vec<Found> {
             expired: row.get(9),
             counts: row.get(10),
             steps: row.get(11),
+            expiries: row
+                .get::<_, Option<serde_json::Value>>(12)
+                .map_or_else(Vec::new, |errors| serde_json::from_value(errors).expect("errors")),
         })
         .collect()
 }
