@@ -76,7 +76,7 @@ impl Client {
                 (4, Deadline),
                 (5, PushInBatch),
                 (5, Timeout),
-                (3, Weight),
+                (1, Weight),
                 (4, Sleep),
                 (6, Step),
                 (3, Await),

@@ -15,7 +15,7 @@ pub const METERED: &str = "metered";
 pub const MOST_OF_GROUP: i64 = 3;
 pub const RATE: i64 = 15;
 pub const GROUP_RATE: i64 = 10;
-pub const PERIOD: i64 = 250_000;
+pub const PERIOD: i64 = 150_000;
 /// How many of each of these may run.
 pub const LIMITED: [&str; 2] = ["limited", METERED];
 pub const MOST_RUNNING: i64 = 5;
@@ -34,7 +34,7 @@ SELECT queue.create('café', '{"max_attempts": 1000, "on_expired": "cancel", "ba
 SELECT queue.create('reliés', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('timed', '{"max_attempts": 1000, "timeout": "400 ms", "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('metered', '{"max_attempts": 1000, "max_running": 5, "max_running_per_group": 3, "backoff": {"base": "0"},
-    "rate_limit": 15, "group_rate_limit": 10, "rate_period": "250 ms"}');
+    "rate_limit": 15, "group_rate_limit": 10, "rate_period": "150 ms"}');
 CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY, task bigint);
 CREATE INDEX ON public.orders (task);
 "#;
