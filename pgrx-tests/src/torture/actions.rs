@@ -12,7 +12,6 @@ const PUSH: &str = "SELECT queue.push($1, jsonb_build_object('value', $2::text, 
                     priority => $4, delay => $5::text::interval, key => $6, group_key => $7, \
                     key_ttl => $8::text::interval, on_duplicate => $9, after => $10, \
                     on_predecessor_failure => $11)";
-const PUSH_MANY: &str = "SELECT queue.push_many($1, $2::text[]::jsonb[])";
 /// The columns of a claim, with the end of the lease in microseconds since 1970.
 macro_rules! claimed {
     ($from:literal) => {
@@ -28,14 +27,11 @@ const CLAIM_QUEUES: &str = claimed!("queue.claim($1::text::interval, $2::text[],
 const COMPLETE_AND_CLAIM: &str =
     claimed!("queue.complete_and_claim($1, $2, '1', $3::text::interval, $4, $5)");
 const COMPLETE: &str = "SELECT queue.complete($1, $2, jsonb_build_object('by', $3::text))";
-const COMPLETE_MANY: &str = "SELECT queue.complete_many($1, $2)";
 const FAIL: &str = "SELECT queue.fail($1, $2, 'torture', $3::text::interval, $4)";
 const RELEASE: &str = "SELECT queue.release($1, $2, $3::text::interval)";
 const CANCELLED: &str = "SELECT queue.confirm_cancel($1, $2)";
 const EXTEND: &str = "SELECT (extract(epoch FROM lease_until) * 1000000)::bigint, cancel_requested \
                       FROM queue.extend($1, $2, $3::text::interval, '{\"percent\": 50}')";
-const EXTEND_MANY: &str = "SELECT id, (extract(epoch FROM lease_until) * 1000000)::bigint \
-                           FROM queue.extend_many($1, $2, $3::text::interval)";
 const CANCEL: &str = "SELECT queue.cancel($1)";
 
 #[derive(Clone, Copy)]
@@ -51,6 +47,9 @@ enum Action {
     Cancel,
     Deadline,
     PushInBatch,
+    Timeout,
+    Weight,
+    Sleep,
     Step,
     Await,
     Emit,
@@ -76,6 +75,9 @@ impl Client {
                 (2, Cancel),
                 (4, Deadline),
                 (5, PushInBatch),
+                (5, Timeout),
+                (1, Weight),
+                (4, Sleep),
                 (6, Step),
                 (3, Await),
                 (3, Emit),
@@ -99,6 +101,9 @@ impl Client {
             Cancel => self.cancel(session),
             Deadline => self.push_with_deadline(session),
             PushInBatch => self.push_in_batch(session),
+            Timeout => self.push_with_timeout(session),
+            Weight => self.push_with_weight(session),
+            Sleep => self.sleep(session),
             Step => self.step(session),
             Await => self.await_event(session),
             Emit => self.emit(session),
@@ -229,33 +234,18 @@ impl Client {
         Ok(id)
     }
 
-    fn push_many(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let queue = QUEUES[self.random.weighted(&[(70, 0), (20, 3), (10, 5)])];
-        let values: Vec<String> = (0..self.random.between(1, 20)).map(|_| self.value()).collect();
-        let payloads: Vec<String> =
-            values.iter().map(|value| format!("{{\"value\": \"{value}\"}}")).collect();
-        let effect = |value: &String, id| Effect::Push {
-            queue: queue.to_owned(),
-            value: value.clone(),
-            key: None,
-            group: None,
-            link: Link::NONE,
-            id,
-        };
-        let first = self.journal.effects().len();
-        for value in &values {
-            self.journal.effect(effect(value, None));
-        }
-        let rows = session.query(PUSH_MANY, &[&queue, &payloads])?;
-        for (number, (value, row)) in values.iter().zip(&rows).enumerate() {
-            self.journal.settle(first + number, effect(value, Some(row.get(0))));
-        }
-        Ok(())
-    }
-
     fn claim(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let queue =
-            QUEUES[self.random.weighted(&[(43, 0), (11, 1), (13, 2), (9, 3), (7, 4), (8, 5), (9, 6)])];
+        let queue = QUEUES[self.random.weighted(&[
+            (43, 0),
+            (11, 1),
+            (13, 2),
+            (9, 3),
+            (7, 4),
+            (8, 5),
+            (9, 6),
+            (8, 7),
+            (10, 8),
+        ])];
         self.claim_from(session, queue)
     }
 
@@ -283,7 +273,7 @@ impl Client {
     }
 
     /// In microseconds, and as text.
-    fn lease(&mut self) -> (i64, String) {
+    pub(super) fn lease(&mut self) -> (i64, String) {
         let lease = self.random.between(150, LONGEST_LEASE);
         (lease as i64 * 1000, format!("{lease} ms"))
     }
@@ -345,65 +335,6 @@ impl Client {
         let rows = session.query(EXTEND, &[&id, &token, &text])?;
         self.journal.settle(number, Effect::Extend { id, token, lease, until: Some(rows[0].get(0)) });
         Ok(())
-    }
-
-    /// Completes or extends several tasks at once, this one among them.
-    fn many(&mut self, session: &mut Session, first: Held) -> Result<(), postgres::Error> {
-        let mut all: Vec<Held> = Vec::new();
-        for held in self.held.iter().filter(|held| held.id != first.id).take(12) {
-            if all.iter().all(|other| other.id != held.id) {
-                all.push(*held);
-            }
-        }
-        all.insert(self.random.roll(all.len() as u64 + 1) as usize, first);
-        self.end_many(session, &all)
-    }
-
-    fn end_many(&mut self, session: &mut Session, all: &[Held]) -> Result<(), postgres::Error> {
-        let ids: Vec<i64> = all.iter().map(|held| held.id).collect();
-        let tokens: Vec<i64> = all.iter().map(|held| held.token).collect();
-        let first = self.journal.effects().len();
-        if self.random.chance(40) {
-            let (lease, text) = self.lease();
-            let effect = |held: &Held, until| Effect::Extend { id: held.id, token: held.token, lease, until };
-            for held in all {
-                self.journal.effect(effect(held, None));
-            }
-            for row in session.query(EXTEND_MANY, &[&ids, &tokens, &text])? {
-                let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
-                self.journal.settle(first + place, effect(&all[place], Some(row.get(1))));
-            }
-        } else {
-            let effect = |held: &Held, accepted| Effect::End {
-                verb: Verb::Complete,
-                id: held.id,
-                token: held.token,
-                accepted,
-            };
-            for held in all {
-                self.journal.effect(effect(held, false));
-            }
-            for row in session.query(COMPLETE_MANY, &[&ids, &tokens])? {
-                let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
-                self.journal.settle(first + place, effect(&all[place], true));
-            }
-        }
-        Ok(())
-    }
-
-    /// A batch over tasks of anybody, in any order: its own leases, and guesses.
-    fn batch(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let around = self.pushed.front().copied().unwrap_or(1);
-        let mut all: Vec<Held> = self.held.first().copied().into_iter().collect();
-        for _ in 0..20 {
-            let id = (around + self.random.roll(60) as i64 - 30).max(1);
-            if all.iter().all(|held| held.id != id) {
-                // No task is claimed that often: a token that is never right, on a row that is locked.
-                let place = self.random.roll(all.len() as u64 + 1) as usize;
-                all.insert(place, Held { id, token: 1_000_000 });
-            }
-        }
-        self.end_many(session, &all)
     }
 
     fn cancel(&mut self, session: &mut Session) -> Result<(), postgres::Error> {

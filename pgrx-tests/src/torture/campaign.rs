@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::campaigns::soak::Samples;
-use super::checker::{self, Counts, Found, Lease, Log, Violation};
+use super::checker::{self, Counts, Lease, Log, Violation};
 use super::client::{Client, Target};
-use super::load::{Load, QUEUES, SETUP};
+use super::load::{Load, SETUP};
 use super::random::Random;
 use super::scene::Scene;
 use super::{account, batches, drain, observer, waiting};
@@ -283,7 +283,7 @@ impl Campaign {
         let mut account = account::read(&scene.journals);
         account.lose(&std::mem::take(&mut scene.crashes), self.durable_leases);
         let (violations, counts) =
-            checker::check(&account, &found(&mut client), leases, scene.clock.is_none());
+            checker::check(&account, &checker::found(&mut client), leases, scene.clock.is_none());
         let expected = |violation: &Violation| self.lossy && violation.invariant == "I1";
         verdict.violations.extend(violations.into_iter().filter(|violation| !expected(violation)));
         verdict.counts += counts;
@@ -299,31 +299,6 @@ impl Campaign {
                 .expect("a clean slate");
         }
     }
-}
-
-fn found(client: &mut postgres::Client) -> Vec<Found> {
-    let query = "SELECT id, queue, state, payload->>'value', token, attempt, key, group_key, \
-                 (extract(epoch FROM finished_at) * 1000000)::bigint, coalesce(errors->-1->>'error' = 'expired', false), \
-                 headers->'batch', coalesce((SELECT jsonb_object_agg(s.name, coalesce(s.value, '\"timeout\"')) FROM queue_internal.steps AS s \
-                                             WHERE s.task_id = a.id), '{}') \
-                 FROM queue.all_tasks AS a WHERE queue = ANY ($1)";
-    let rows = client.query(query, &[&QUEUES.as_slice()]).expect("read all tasks");
-    rows.iter()
-        .map(|row| Found {
-            id: row.get(0),
-            queue: row.get(1),
-            state: row.get(2),
-            value: row.get(3),
-            token: row.get(4),
-            attempt: row.get(5),
-            key: row.get(6),
-            group: row.get(7),
-            finished: row.get(8),
-            expired: row.get(9),
-            counts: row.get(10),
-            steps: row.get(11),
-        })
-        .collect()
 }
 
 impl std::ops::AddAssign for Counts {

@@ -6,21 +6,29 @@
 mod batches;
 mod deadlines;
 mod endings;
+mod facts;
+mod found;
 mod leases;
 mod links;
 mod order;
 mod owners;
 mod pushes;
 mod server;
+mod sleeps;
 mod steps;
+mod timeouts;
+mod weights;
 
+pub use facts::Facts;
+pub use found::{Found, found};
 pub use server::{Log, corruption, damaged_pages, wrong_stats};
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use super::account::Account;
-use super::journal::{Effect, Link, OnFailure, Operation, Outcome, Verb};
+use super::journal::{Effect, OnFailure, Outcome, Verb};
+use facts::{Claim, End, Push, Task};
 
 /// A broken promise.
 #[derive(Debug)]
@@ -60,129 +68,12 @@ pub struct Counts {
     pub left_to_the_sweep: u64,
 }
 
-/// A task as it was found in the end.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub id: i64,
-    pub queue: String,
-    pub state: String,
-    pub value: String,
-    pub token: i64,
-    pub attempt: i32,
-    pub key: Option<String>,
-    pub group: Option<String>,
-    /// In microseconds since 1970; a live task has none.
-    pub finished: Option<i64>,
-    /// Whether it was not started by its deadline.
-    pub expired: bool,
-    /// For the callback of a batch: how many tasks completed, failed and were cancelled.
-    pub counts: Option<serde_json::Value>,
-    /// Its steps, and the events that it awaited, by name.
-    pub steps: serde_json::Value,
-}
-
 /// A lease as the observer saw it: its worker is the name of the operation that claimed it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub id: i64,
     pub token: i64,
     pub worker: String,
-}
-
-/// A push, and when.
-pub struct Push<'a> {
-    pub operation: &'a Operation,
-    /// Which effect of the operation it is.
-    pub place: usize,
-    pub outcome: Outcome,
-    pub queue: &'a str,
-    pub value: &'a str,
-    pub key: Option<&'a str>,
-    pub group: Option<&'a str>,
-    pub link: &'a Link,
-    pub id: Option<i64>,
-}
-
-/// A claim of a task.
-pub struct Claim<'a> {
-    pub operation: &'a Operation,
-    pub place: usize,
-    pub outcome: Outcome,
-    pub token: i64,
-    pub queue: &'a str,
-    pub value: &'a str,
-    pub group: Option<&'a str>,
-    pub until: i64,
-}
-
-/// An extension of a lease.
-pub struct Extension<'a> {
-    pub operation: &'a Operation,
-    pub outcome: Outcome,
-    pub token: i64,
-    pub lease: i64,
-    pub until: Option<i64>,
-}
-
-/// The end of an attempt.
-pub struct End<'a> {
-    pub operation: &'a Operation,
-    pub outcome: Outcome,
-    pub verb: Verb,
-    pub token: i64,
-    pub accepted: bool,
-}
-
-/// A step that a client stored, or an event that a task awaited.
-pub struct Step<'a> {
-    pub operation: &'a Operation,
-    pub outcome: Outcome,
-    pub token: i64,
-    pub name: &'a str,
-    pub value: &'a str,
-    pub stored: Option<&'a str>,
-}
-
-/// A batch that was created.
-#[derive(Default)]
-pub struct Batch<'a> {
-    /// Whether its creation is known to have committed.
-    pub sure: bool,
-    /// The values of the tasks that were pushed into it, or may have been.
-    pub members: Vec<&'a str>,
-    /// When a call that sealed it, or may have, began at the earliest.
-    pub sealed: Option<i64>,
-}
-
-/// Everything that is known of one task.
-#[derive(Default)]
-pub struct Task<'a> {
-    /// Claims that committed, by token.
-    pub claims: Vec<Claim<'a>>,
-    /// Claims that were seen to commit, and that a crash may have undone.
-    pub forgotten: Vec<Claim<'a>>,
-    pub extensions: Vec<Extension<'a>>,
-    pub ends: Vec<End<'a>>,
-    pub steps: Vec<Step<'a>>,
-    /// The operations that cancelled it, or may have.
-    pub cancels: Vec<(&'a Operation, Outcome, Option<&'a str>)>,
-    pub found: Vec<&'a Found>,
-}
-
-/// Everything that is known.
-pub struct Facts<'a> {
-    pub pushes: HashMap<&'a str, Vec<Push<'a>>>,
-    pub tasks: HashMap<i64, Task<'a>>,
-    pub found: HashMap<&'a str, Vec<&'a Found>>,
-    /// The earliest and the latest time of start deadlines, by the values of their tasks.
-    pub deadlines: HashMap<&'a str, (i64, i64)>,
-    pub batches: HashMap<i64, Batch<'a>>,
-    /// The payloads of emissions that committed, or may have, by event.
-    pub emitted: HashMap<&'a str, Vec<&'a str>>,
-    /// Every claim, committed or not.
-    pub seen: Vec<Claim<'a>>,
-    /// Keys, by queue, whose holders may have been replaced.
-    pub replaced: HashSet<(&'a str, &'a str)>,
 }
 
 /// Checks the journals against the tables at the end and the observations in between. `timed` says whether the
@@ -217,152 +108,11 @@ pub fn check(
     steps::check(&facts, &mut say);
     if timed {
         order::check(&facts, &mut say);
+        timeouts::check(&facts, &mut say);
+        sleeps::check(&facts, &mut say);
+        weights::check(&facts, &mut say);
     }
     owners::check(account, seen.iter(), &mut say);
     account.errors.iter().for_each(|error| say("errors", error.clone()));
     (violations, counts)
-}
-
-impl<'a> Facts<'a> {
-    fn gather(account: &'a Account, rows: &'a [Found]) -> Self {
-        let mut facts = Self {
-            pushes: HashMap::new(),
-            tasks: HashMap::new(),
-            found: HashMap::new(),
-            deadlines: HashMap::new(),
-            batches: HashMap::new(),
-            emitted: HashMap::new(),
-            seen: Vec::new(),
-            replaced: HashSet::new(),
-        };
-        for row in rows {
-            facts.found.entry(&row.value).or_default().push(row);
-            facts.tasks.entry(row.id).or_default().found.push(row);
-        }
-        for operation in &account.operations {
-            for place in 0..operation.effects.len() {
-                facts.add(operation, place);
-            }
-        }
-        for task in facts.tasks.values_mut() {
-            task.claims.sort_by_key(|claim| (claim.token, claim.operation.begin));
-            task.extensions.sort_by_key(|extension| extension.operation.begin);
-        }
-        facts
-    }
-
-    fn add(&mut self, operation: &'a Operation, place: usize) {
-        let (effect, undone) = &operation.effects[place];
-        let outcome = if *undone { Outcome::Failed } else { operation.outcome };
-        match effect {
-            Effect::Push { queue, value, key, group, link, id } => {
-                let (key, group, id) = (key.as_deref(), group.as_deref(), *id);
-                if let Some(key) = key.filter(|_| link.replaces && outcome != Outcome::Failed) {
-                    self.replaced.insert((queue, key));
-                }
-                let push = Push { operation, place, outcome, queue, value, key, group, link, id };
-                self.pushes.entry(value).or_default().push(push);
-            }
-            Effect::Claim { id, token, queue, value, group, until, .. } => {
-                let claim = || {
-                    let (token, until, group) = (*token, *until, group.as_deref());
-                    Claim { operation, place, outcome, token, queue, value, group, until }
-                };
-                self.seen.push(claim());
-                if outcome == Outcome::Ok {
-                    self.tasks.entry(*id).or_default().claims.push(claim());
-                } else if operation.forgotten && !undone {
-                    self.tasks.entry(*id).or_default().forgotten.push(claim());
-                }
-            }
-            Effect::Extend { id, token, lease, until } => {
-                let extension = Extension { operation, outcome, token: *token, lease: *lease, until: *until };
-                self.tasks.entry(*id).or_default().extensions.push(extension);
-            }
-            Effect::End { verb, id, token, accepted } => {
-                let end = End { operation, outcome, verb: *verb, token: *token, accepted: *accepted };
-                self.tasks.entry(*id).or_default().ends.push(end);
-            }
-            Effect::Cancel { id, state } => {
-                self.tasks.entry(*id).or_default().cancels.push((operation, outcome, state.as_deref()));
-            }
-            Effect::Deadline { value, from, to } => {
-                self.deadlines.insert(value, (*from, *to));
-            }
-            Effect::Open { batch } => {
-                self.batches.entry(*batch).or_default().sure |= outcome == Outcome::Ok;
-            }
-            Effect::Join { batch, value } if outcome != Outcome::Failed => {
-                self.batches.entry(*batch).or_default().members.push(value);
-            }
-            Effect::Seal { batch } if outcome != Outcome::Failed => {
-                let sealed = &mut self.batches.entry(*batch).or_default().sealed;
-                *sealed = Some(sealed.map_or(operation.begin, |other| other.min(operation.begin)));
-            }
-            Effect::Emit { event, value } if outcome != Outcome::Failed => {
-                self.emitted.entry(event).or_default().push(value);
-            }
-            Effect::Join { .. } | Effect::Seal { .. } | Effect::Emit { .. } => {}
-            Effect::Step { id, token, name, value, stored } => {
-                let (token, stored) = (*token, stored.as_deref());
-                let step = Step { operation, outcome, token, name, value, stored };
-                self.tasks.entry(*id).or_default().steps.push(step);
-            }
-        }
-    }
-}
-
-impl<'a> Facts<'a> {
-    /// Whether one of the predecessors of a task may have ended it, or may have kept it from being done.
-    pub fn by_predecessor(&self, row: &Found, rule: OnFailure) -> bool {
-        let pushes = self.pushes.get(row.value.as_str()).map_or(&[][..], Vec::as_slice);
-        pushes.iter().filter(|push| push.link.on_failure == rule).any(|push| {
-            push.link.after.iter().any(|id| self.end_of(*id).is_none_or(|end| end.state != "completed"))
-        })
-    }
-
-    /// How a task ended.
-    pub fn end_of(&self, id: i64) -> Option<&'a Found> {
-        self.tasks.get(&id).and_then(|task| task.found.first()).copied()
-    }
-}
-
-impl End<'_> {
-    /// Whether it is known to have been accepted.
-    pub fn surely(&self, verb: Verb) -> bool {
-        self.verb == verb && self.is_accepted()
-    }
-
-    pub fn is_accepted(&self) -> bool {
-        self.outcome == Outcome::Ok && self.accepted
-    }
-
-    /// Whether it may have been accepted.
-    pub fn maybe(&self) -> bool {
-        self.is_accepted() || self.outcome == Outcome::Unknown
-    }
-}
-
-impl Step<'_> {
-    /// Whether it is known to have returned what is stored.
-    pub fn is_returned(&self) -> bool {
-        self.outcome == Outcome::Ok && self.stored.is_some()
-    }
-}
-
-impl Task<'_> {
-    /// Until when the lease of a claim was valid at least: the first moment at which it may have ended.
-    pub fn held_until(&self, claim: &Claim<'_>) -> i64 {
-        let mut until = claim.until;
-        for extension in self.extensions.iter().filter(|extension| extension.token == claim.token) {
-            match (extension.outcome, extension.until) {
-                (Outcome::Ok, Some(extended)) => until = extended,
-                // It may have shortened the lease.
-                (Outcome::Unknown, _) => until = until.min(extension.operation.begin + extension.lease),
-                _ => {}
-            }
-        }
-        let ends = self.ends.iter().filter(|end| end.token == claim.token && end.maybe());
-        ends.map(|end| end.operation.begin).fold(until, i64::min)
-    }
 }

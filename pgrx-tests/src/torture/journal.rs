@@ -75,6 +75,12 @@ pub enum Effect {
     Cancel { id: i64, state: Option<String> },
     /// The task pushed with this value has a start deadline, which lies between these times.
     Deadline { value: String, from: i64, to: i64 },
+    /// The task pushed with this value has a timeout of its own, in microseconds.
+    Timeout { value: String, timeout: i64 },
+    /// The task pushed with this value weighs as much.
+    Weight { value: String, weight: i64 },
+    /// A task was to sleep, until a time or, under a name, for a time in microseconds; and whether that was over.
+    Sleep { id: i64, token: i64, named: bool, time: i64, over: Option<bool> },
     /// A batch was created.
     Open { batch: i64 },
     /// The task pushed with this value belongs to a batch.

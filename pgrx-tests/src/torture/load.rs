@@ -3,10 +3,21 @@
 use std::fmt;
 
 /// The queues: two without options, which the native fast path serves, and one for each option.
-pub const QUEUES: [&str; 7] = ["plain", "hot", "grouped", "limited", "frail", "café", LINKED];
+pub const QUEUES: [&str; 9] = ["plain", "hot", "grouped", "limited", "frail", "café", LINKED, TIMED, METERED];
 /// The queue of tasks that wait for others, and have keys and groups as well.
 pub const LINKED: &str = "reliés";
-/// How many of "limited" may run.
+/// The queue whose attempts have a timeout, and that timeout in microseconds.
+pub const TIMED: &str = "timed";
+pub const TIMEOUT: i64 = 400_000;
+/// The queue with rate limits, how many tasks of one of its groups may run, and how much weight of the queue and of a group
+/// may start in a period, in microseconds.
+pub const METERED: &str = "metered";
+pub const MOST_OF_GROUP: i64 = 3;
+pub const RATE: i64 = 15;
+pub const GROUP_RATE: i64 = 10;
+pub const PERIOD: i64 = 150_000;
+/// How many of each of these may run.
+pub const LIMITED: [&str; 2] = ["limited", METERED];
 pub const MOST_RUNNING: i64 = 5;
 /// The longest lease that a client asks for, and the longest delay of a task, in milliseconds.
 pub const LONGEST_LEASE: u64 = 1500;
@@ -21,6 +32,9 @@ SELECT queue.create('limited', '{"max_attempts": 1000, "max_running": 5, "backof
 SELECT queue.create('frail', '{"max_attempts": 2, "backoff": {"base": "0"}}');
 SELECT queue.create('café', '{"max_attempts": 1000, "on_expired": "cancel", "backoff": {"base": "20 ms", "max": "100 ms"}}');
 SELECT queue.create('reliés', '{"max_attempts": 1000, "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('timed', '{"max_attempts": 1000, "timeout": "400 ms", "backoff": {"base": "20 ms", "max": "100 ms"}}');
+SELECT queue.create('metered', '{"max_attempts": 1000, "max_running": 5, "max_running_per_group": 3, "backoff": {"base": "0"},
+    "rate_limit": 15, "group_rate_limit": 10, "rate_period": "150 ms"}');
 CREATE TABLE public.orders (id bigint GENERATED ALWAYS AS IDENTITY, task bigint);
 CREATE INDEX ON public.orders (task);
 "#;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::checker::{Lease, Violation};
 use super::client::Target;
-use super::load::{LINKED, MOST_RUNNING};
+use super::load::{LIMITED, LINKED, METERED, MOST_OF_GROUP, MOST_RUNNING};
 use super::waiting;
 use postgres::Row;
 
@@ -15,11 +15,12 @@ const EVERY: Duration = Duration::from_millis(20);
 const SELDOM: u64 = 25;
 
 const BROKEN: &str = "
-    SELECT 'limits', format('%s tasks of limited run', count(*)) FROM queue.tasks
-    WHERE queue = 'limited' AND state = 'running' HAVING count(*) > $1
+    SELECT 'limits', format('%s tasks of %s run', count(*), queue) FROM queue.tasks
+    WHERE queue = ANY ($3) AND state = 'running' GROUP BY queue HAVING count(*) > $1
     UNION ALL
     SELECT 'I8', format('%s of group %s run', count(*), group_key) FROM queue.tasks
-    WHERE group_key IS NOT NULL AND state = 'running' GROUP BY queue, group_key HAVING count(*) > 1
+    WHERE group_key IS NOT NULL AND state = 'running' GROUP BY queue, group_key
+    HAVING count(*) > CASE queue WHEN $4 THEN $5::bigint ELSE 1 END
     UNION ALL
     SELECT 'I9', format('%s live tasks have the key %s', count(*), key) FROM queue.tasks
     WHERE key IS NOT NULL GROUP BY queue, key
@@ -81,5 +82,8 @@ pub fn observe(target: &Arc<Target>, strict: bool) -> Observed {
 }
 
 fn look(client: &mut postgres::Client) -> Result<(Vec<Row>, Vec<Row>), postgres::Error> {
-    Ok((client.query(BROKEN, &[&MOST_RUNNING, &LINKED])?, client.query(LEASES, &[])?))
+    Ok((
+        client.query(BROKEN, &[&MOST_RUNNING, &LINKED, &LIMITED.as_slice(), &METERED, &MOST_OF_GROUP])?,
+        client.query(LEASES, &[])?,
+    ))
 }

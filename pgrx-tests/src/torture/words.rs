@@ -46,6 +46,12 @@ pub fn encode(effect: &Effect) -> String {
         Effect::End { verb, id, token, accepted } => format!("{verb:?} {id} {token} {}", u8::from(*accepted)),
         Effect::Cancel { id, state } => format!("cancel {id} {}", or_dash(state.as_ref())),
         Effect::Deadline { value, from, to } => format!("deadline {value} {from} {to}"),
+        Effect::Timeout { value, timeout } => format!("timeout {value} {timeout}"),
+        Effect::Weight { value, weight } => format!("weight {value} {weight}"),
+        Effect::Sleep { id, token, named, time, over } => {
+            let over = or_dash(over.map(u8::from).as_ref());
+            format!("sleep {id} {token} {} {time} {over}", u8::from(*named))
+        }
         Effect::Open { batch } => format!("open {batch}"),
         Effect::Join { batch, value } => format!("join {batch} {value}"),
         Effect::Seal { batch } => format!("seal {batch}"),
@@ -96,6 +102,15 @@ pub fn decode(words: &mut SplitWhitespace<'_>) -> Effect {
         "deadline" => {
             let value = word(words).to_owned();
             return Effect::Deadline { value, from: number(words), to: number(words) };
+        }
+        "timeout" => {
+            return Effect::Timeout { value: word(words).to_owned(), timeout: number(words) };
+        }
+        "weight" => return Effect::Weight { value: word(words).to_owned(), weight: number(words) },
+        "sleep" => {
+            let (id, token, named) = (number(words), number(words), number(words) == 1);
+            let (time, over) = (number(words), maybe(words).map(|over| over == "1"));
+            return Effect::Sleep { id, token, named, time, over };
         }
         "open" => return Effect::Open { batch: number(words) },
         "join" => return Effect::Join { batch: number(words), value: word(words).to_owned() },

@@ -161,6 +161,45 @@ mutants! { seen:
     stale_steps: "quiet",
         "SELECT pg_temp.mutate('queue_internal.step', 'PERFORM queue.assert_lease(id, token);', '')",
         "I7";
+    /// A lease reaches beyond the timeout of the attempt.
+    leases_beyond_the_timeout: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'least(started + leased, queue_internal.timeout_at(',
+                               'greatest(started + leased, queue_internal.timeout_at(')",
+        "I21";
+    /// A heartbeat extends the lease beyond the timeout of the attempt.
+    extended_beyond_the_timeout: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.extend_many', 'SET lease_until = least(', 'SET lease_until = greatest(')",
+        "I21";
+    /// An attempt that has timed out is taken for one whose worker has died, and is retried without its backoff.
+    timeouts_taken_for_lost_leases: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.has_timed_out', 'RETURN coalesce(', 'RETURN false AND coalesce(')",
+        "I21";
+    /// A completion is accepted after the end of its attempt was recorded, until the task is claimed again.
+    completed_after_the_timeout: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''',
+                               'AND t.token = complete.token')",
+        "I21";
+    /// A task that was sent to sleep is due at once.
+    sleeps_end_at_once: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.suspend', 'task.run_at := until', 'task.run_at := clock_timestamp()')",
+        "I22";
+    /// The time of a named sleep starts anew with each call.
+    sleeps_begin_anew: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.sleep(bigint, bigint, text, interval)'::regprocedure::oid::regproc,
+                               'IF earlier.stored THEN', 'IF false THEN')",
+        "I22";
+    /// A start counts as one against the rate limit of the queue, whatever it weighs.
+    weights_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.claim_from', 'new_token, candidate.weight,', 'new_token, 1,')",
+        "I23";
+    /// A start counts as one against the rate limit of its group, whatever it weighs.
+    weights_ignored_in_groups: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.record_group_start', 'started, task.id, task.weight, back', 'started, task.id, 1, back')",
+        "I23";
+    /// Tasks of a group that are admitted and not started yet do not count against its rate limit.
+    admitted_weights_ignored: "quiet",
+        "SELECT pg_temp.mutate('queue_internal.admitted_of', 'sum(least(t.weight, source.group_rate_limit))', '0 * sum(t.weight)')",
+        "I23";
     /// The statistics count everything twice.
     statistics_doubled: "quiet",
         "ALTER VIEW queue.stats RENAME TO honest_stats;

@@ -22,14 +22,7 @@ pub fn check(facts: &Facts<'_>, say: &mut impl FnMut(&'static str, String)) {
 
 /// No call was accepted with a token after a later one was issued, or after its lease was ended.
 fn stale(id: i64, task: &Task<'_>, say: &mut impl FnMut(&'static str, String)) {
-    let ends = task.ends.iter().filter(|end| end.is_accepted()).map(|end| (end.operation, end.token));
-    let extensions = task
-        .extensions
-        .iter()
-        .filter(|extension| extension.outcome == Outcome::Ok && extension.until.is_some())
-        .map(|extension| (extension.operation, extension.token));
-    let steps = task.steps.iter().filter(|step| step.is_returned()).map(|step| (step.operation, step.token));
-    for (operation, token) in ends.chain(extensions).chain(steps) {
+    for (operation, token) in task.accepted() {
         if let Some(later) = task.claims.iter().find(|c| c.token > token && c.operation.end < operation.begin)
         {
             let text = format!("{} was accepted with token {token} of task {id}", operation.name);

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::{Claim, Facts, Task};
-use crate::torture::load::MOST_RUNNING;
+use crate::torture::load::{LIMITED, METERED, MOST_OF_GROUP, MOST_RUNNING};
 
 pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, String)) {
     // When leases certainly began and ended, by key, group or limit.
-    let mut running: HashMap<String, Vec<(i64, i64)>> = HashMap::new();
+    let mut running: HashMap<(String, i64), Vec<(i64, i64)>> = HashMap::new();
     for (id, task) in &facts.tasks {
         for pair in task.claims.windows(2) {
             let [one, next] = pair else { continue };
@@ -29,18 +29,23 @@ pub fn check(facts: &Facts<'_>, timed: bool, say: &mut impl FnMut(&'static str, 
                 }
             }
             let span = (claim.operation.end, held_until);
-            let group = claim.group.map(|group| format!("group {group} of {}", claim.queue));
-            let limit = (claim.queue == "limited").then(|| "limited".to_owned());
+            let group = claim.group.map(|group| {
+                let most = if claim.queue == METERED { MOST_OF_GROUP } else { 1 };
+                (format!("group {group} of {}", claim.queue), most)
+            });
+            let limit = LIMITED.contains(&claim.queue).then(|| (claim.queue.to_owned(), MOST_RUNNING));
             for name in group.into_iter().chain(limit) {
                 running.entry(name).or_default().push(span);
             }
         }
     }
-    for (name, spans) in running {
-        let limit = if name == "limited" { MOST_RUNNING } else { 1 };
+    for ((name, limit), spans) in running {
         let most = most_at_once(&spans);
         if most > limit {
-            say(if limit == 1 { "I8" } else { "limits" }, format!("{most} tasks of {name} ran at once"));
+            say(
+                if limit == MOST_RUNNING { "limits" } else { "I8" },
+                format!("{most} tasks of {name} ran at once"),
+            );
         }
     }
 }
