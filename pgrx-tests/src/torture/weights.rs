@@ -9,23 +9,21 @@ const PUSH: &str =
 
 impl Client {
     pub(super) fn push_with_weight(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        for _ in 0..self.random.between(1, 3) {
-            let value = self.value();
-            let group = self.random.chance(60).then(|| format!("group-{}", self.random.roll(3)));
-            let weight: i32 = self.random.weighted(&[(50, 1), (30, 3), (20, 10)]);
-            self.journal.effect(Effect::Weight { value: value.clone(), weight: weight.into() });
-            let push = |id| Effect::Push {
-                queue: METERED.to_owned(),
-                value: value.clone(),
-                key: None,
-                group: group.clone(),
-                link: Link::NONE,
-                id,
-            };
-            let number = self.journal.effect(push(None));
-            let rows = session.query(PUSH, &[&METERED, &value, &group, &weight])?;
-            self.journal.settle(number, push(Some(rows[0].get(0))));
-        }
+        let value = self.value();
+        let group = self.random.chance(60).then(|| format!("group-{}", self.random.roll(3)));
+        let weight: i32 = self.random.weighted(&[(50, 1), (30, 3), (20, 10)]);
+        self.journal.effect(Effect::Weight { value: value.clone(), weight: weight.into() });
+        let push = |id| Effect::Push {
+            queue: METERED.to_owned(),
+            value: value.clone(),
+            key: None,
+            group: group.clone(),
+            link: Link::NONE,
+            id,
+        };
+        let number = self.journal.effect(push(None));
+        let rows = session.query(PUSH, &[&METERED, &value, &group, &weight])?;
+        self.journal.settle(number, push(Some(rows[0].get(0))));
         Ok(())
     }
 }

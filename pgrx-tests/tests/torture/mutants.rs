@@ -178,7 +178,7 @@ mutants! { seen:
     completed_after_the_timeout: "quiet",
         "SELECT pg_temp.mutate('queue_internal.complete', 'AND t.token = complete.token AND t.state = ''running''',
                                'AND t.token = complete.token')",
-        "I21";
+        "I21 I7";
     /// A task that was sent to sleep is due at once.
     sleeps_end_at_once: "quiet",
         "SELECT pg_temp.mutate('queue_internal.suspend', 'task.run_at := until', 'task.run_at := clock_timestamp()')",
@@ -269,13 +269,13 @@ fn published_before_the_commit() {
     }
     let mutant = "
         CREATE EXTENSION dblink;
-        SELECT pg_temp.mutate('queue_internal.push', 'ELSIF key IS NULL AND after IS NULL THEN', $$
-            ELSIF key IS NULL AND after IS NULL AND group_key IS NULL THEN
+        SELECT pg_temp.mutate('queue_internal.push', 'IF key IS NULL AND after IS NULL AND batch IS NULL THEN', $$
+            IF key IS NULL AND after IS NULL AND batch IS NULL AND group_key IS NULL THEN
                 SELECT d.id INTO id FROM public.dblink(
                     format('host=%s user=postgres dbname=postgres', current_setting('unix_socket_directories')),
                     format('INSERT INTO queue.tasks (queue, payload) VALUES (%L, %L) RETURNING id', queue, payload))
                     AS d (id bigint);
                 RETURN id;
-            ELSIF key IS NULL AND after IS NULL THEN$$)";
+            ELSIF key IS NULL AND after IS NULL AND batch IS NULL THEN$$)";
     seen("published_before_the_commit", "quiet", mutant, "I11");
 }
