@@ -101,6 +101,35 @@ fn a_deadline_that_no_session_announced_is_found_by_the_sweep() {
     eventually("it ends", SOON, || count(&mut client, UNFINISHED) == 0);
 }
 
+/// After a restart nobody knows what a prepared transaction has changed, so its end lets the worker read all deadlines.
+#[test]
+fn tasks_of_a_transaction_that_was_prepared_before_a_restart_end() {
+    let (mut cluster, mut client) = without_sweeps("deadlines-prepared");
+    let push =
+        "SELECT count(*) FROM queue.push_many('default', array_fill('1'::jsonb, '{5000}'), ttl => '1 ms')";
+    for statement in ["BEGIN", push, "PREPARE TRANSACTION 'before'"] {
+        client.batch_execute(statement).expect(statement);
+    }
+    drop(client);
+    cluster.stop("fast");
+    cluster.launch();
+    cluster.await_worker("postgres");
+    let mut client = cluster.connect();
+    // The first round sweeps.
+    client.batch_execute("SELECT queue.push('default', start_by => '2020-01-01')").expect("push");
+    eventually("the worker works", SOON, || {
+        count(&mut client, "SELECT count(*) FROM queue.dead_letters") == 1
+    });
+    client.batch_execute("COMMIT PREPARED 'before'").expect("commit");
+    eventually("all end", SOON, || count(&mut client, UNFINISHED) == 0);
+    let errors = cluster
+        .log()
+        .lines()
+        .filter(|line| line.contains("queue_ext worker") && line.contains("ERROR"))
+        .count();
+    assert_eq!(errors, 0);
+}
+
 #[test]
 fn a_task_that_was_locked_at_its_deadline_ends_soon_after_it_is_free() {
     let (mut cluster, mut client) = without_sweeps("deadlines-locked");

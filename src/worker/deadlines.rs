@@ -74,7 +74,8 @@ impl Deadlines {
         if start_by > self.read.0 {
             self.next = self.next.min(start_by);
         } else {
-            self.read_again(after(start_by.saturating_sub(1)));
+            // AT_ONCE is no time that SQL could be given.
+            self.read_again(if start_by == AT_ONCE { FIRST } else { after(start_by.saturating_sub(1)) });
             self.retry_soon();
         }
     }
