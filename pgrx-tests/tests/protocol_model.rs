@@ -16,7 +16,7 @@
 //! | `ask`, `Lane::add`, `Lane::lower` | `Lane::take`, `Lane::needs`, `Lane::add`, `Lane::lower` |
 //! | `read_table`, `refilled` | `refill::run`, `Lane::refilled` |
 //! | `lease` | `Grant::grant_one` |
-//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `end_other`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `move_to_dead_letters`, `discard`, `requeue` |
+//! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `cancel`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `move_to_dead_letters`, `discard`, `requeue` |
 //! | `notify` | `on_task_end`, `notify_dependents` |
 //! | `Retry` | `requeue_dead_letters` |
 //! | `events` | `process_each`, `process_event`, `postpone_event` |

@@ -11,11 +11,12 @@ use super::scenario::Statement;
 use super::world::{Step, Then, World};
 
 impl Protocol {
-    /// push: one predecessor after the other. add_dependencies
+    /// push: locks one predecessor after the other. lock_before_push
     pub fn push_predecessor(&self, world: &mut World, session: usize, number: u8, all_live: bool) -> bool {
         let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
         let Some(predecessor) = predecessors.get(usize::from(number)).copied() else {
-            world.sessions[session].step = Step::PushInsert(all_live);
+            world.sessions[session].step =
+                if all_live { Step::PushInsert(true) } else { Step::PushLookAgain };
             return true;
         };
         let live = if self.has(Rule::PushLocksPredecessors) {
@@ -31,24 +32,30 @@ impl Protocol {
             task(&world.view(session), predecessor).is_some()
         };
         world.write(session, Key::Dependency(predecessor, id), Row::Dependency(None));
-        world.sessions[session].step =
-            if live { Step::PushPredecessor(number + 1, all_live) } else { Step::PushLookAgain(number) };
+        world.sessions[session].step = Step::PushPredecessor(number + 1, all_live && live);
         true
     }
 
-    /// A predecessor that is gone: how it ended, says a look after the lock was granted.
-    pub fn push_look_again(&self, world: &mut World, session: usize, number: u8) -> bool {
+    /// The predecessors that are gone: how they ended, says a look after the locks were granted. add_dependencies
+    pub fn push_look_again(&self, world: &mut World, session: usize) -> bool {
         let Some(Statement::Push(id, predecessors)) = self.statement(world, session) else { return false };
-        let predecessor = predecessors[usize::from(number)];
-        match outcome_of(&world.view(session), predecessor) {
-            Some(outcome) => {
+        for predecessor in predecessors.iter().copied() {
+            let view = world.view(session);
+            if task(&view, predecessor).is_some() {
+                // It may be a dead letter that was put back meanwhile.
+                if matches!(world.lock(session, Key::Task(predecessor), Strength::KeyShare), Lock::Busy) {
+                    return false;
+                }
+            } else if let Some(outcome) = outcome_of(&view, predecessor) {
                 self.check_outcome(world, session, predecessor, outcome);
                 world.write(session, Key::Dependency(predecessor, id), Row::Dependency(Some(outcome)));
-                world.sessions[session].step = Step::PushPredecessor(number + 1, false);
+            } else {
+                // QX003: there is no such task.
+                self.roll_back(world, session);
+                return true;
             }
-            // QX003: there is no such task.
-            None => self.roll_back(world, session),
         }
+        world.sessions[session].step = Step::PushInsert(false);
         true
     }
 
@@ -121,25 +128,30 @@ impl Protocol {
         }
     }
 
-    /// cancel of a task that does not run.
-    pub fn end_other(&self, world: &mut World, session: usize, id: Id) -> bool {
+    /// cancel: by what the statement sees, the task runs and is only asked to stop, or is locked to end.
+    pub fn cancel(&self, world: &mut World, session: usize, id: Id) -> bool {
         let runs = task(&world.view(session), id).is_some_and(|row| row.state == State::Running);
         // Only an end conflicts with a push after the task.
         let strength = if runs { Strength::NoKeyUpdate } else { Strength::Update };
+        world.sessions[session].step = Step::Cancel(id, strength);
+        true
+    }
+
+    /// The lock on the task.
+    pub fn lock_to_cancel(&self, world: &mut World, session: usize, id: Id, strength: Strength) -> bool {
         match world.lock(session, Key::Task(id), strength) {
-            Lock::Busy => false,
-            Lock::Changed => {
-                self.roll_back(world, session);
-                true
-            }
+            Lock::Busy => return false,
+            Lock::Changed => self.roll_back(world, session),
             Lock::Granted(Some(Row::Task(row))) if row.state != State::Running => {
-                if matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Busy) {
-                    return false;
+                if strength == Strength::Update {
+                    return self.end_locked(world, session, (id, Outcome::Cancelled), Then::Statement);
                 }
-                self.end_locked(world, session, (id, Outcome::Cancelled), Then::Statement)
+                // It ran when the statement began to wait. The weaker lock stays.
+                world.sessions[session].step = Step::Cancel(id, Strength::Update);
             }
-            Lock::Granted(_) => self.next_statement(world, session),
+            Lock::Granted(_) => return self.next_statement(world, session),
         }
+        true
     }
 
     /// purge: the dead letters that nobody has locked. purge
@@ -236,7 +248,11 @@ impl Protocol {
             if self.has(Rule::EndRecordsOutcome) {
                 world.write(session, key, Row::Dependency(Some(outcome)));
             }
+            // One that was cancelled may leave its dependency.
             let told = Event::Dependent(dependent);
+            if task(&view, dependent).is_none() {
+                continue;
+            }
             if self.has(Rule::EndWritesOwnEvent) || !view.values().any(|row| *row == Row::Event(told)) {
                 world.write_event(session, told);
             }

@@ -218,6 +218,10 @@ impl World {
                 _ => {}
             }
         }
+        if !open.writes.contains_key(&key) && !self.committed.contains_key(&key) {
+            // Not even if another transaction has inserted it and has not committed yet.
+            return Lock::Granted(None);
+        }
         if self.is_locked(session, key, strength) {
             return Lock::Busy;
         }

@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::memory::Memory;
-use super::rows::{Id, Outcome, Table, Token, Transaction};
+use super::rows::{Id, Outcome, Strength, Table, Token, Transaction};
 
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,9 +61,9 @@ pub enum Step {
     Idle,
     /// The next statement.
     Start,
-    /// push: lock the predecessor of this number; look again, since it is gone; insert. Whether all were live so far.
+    /// push: lock the predecessor of this number; look again, since some are gone; insert. Whether all were live so far.
     PushPredecessor(u8, bool),
-    PushLookAgain(u8),
+    PushLookAgain,
     PushInsert(bool),
     /// Process the events behind this number.
     Events(u8),
@@ -77,6 +77,8 @@ pub enum Step {
     End(Id, Outcome, Then),
     /// The end of a task: record its outcome for those that wait for it.
     Notify(Id, Outcome, Then),
+    /// cancel: lock the task, so strongly.
+    Cancel(Id, Strength),
     /// purge: find the tasks; lock and end the first of these, a bit each.
     Purge(Option<u32>),
     /// A sweep, behind this dependency.

@@ -177,7 +177,7 @@ impl Search<'_> {
             }
             (Asked::Cancel(id), told) => {
                 let number = self.trace.number_of(*id).unwrap_or(Id::MAX);
-                let at_once = before.world.sessions[session].step == Step::Start;
+                let at_once = matches!(before.world.sessions[session].step, Step::Cancel(..));
                 let row = task(&after.world.view(session), number);
                 match told {
                     Told::Running => at_once && row.is_some_and(|row| row.state == State::Running),

@@ -149,10 +149,13 @@ impl Search<'_> {
 
     /// Whether a push searches for a predecessor that is gone and left only an outcome.
     fn only_outcome(&self, world: &World, client: usize) -> bool {
-        let Step::PushLookAgain(place) = world.sessions[client].step else { return false };
-        let Some(Statement::Push(_, after)) = self.protocol.statement(world, client) else { return false };
-        let (view, id) = (world.view(client), after[usize::from(place)]);
-        view.contains_key(&Key::Outcome(id)) && !view.contains_key(&Key::Ended(id))
+        let (Step::PushLookAgain, Some(Statement::Push(_, after))) =
+            (&world.sessions[client].step, self.protocol.statement(world, client))
+        else {
+            return false;
+        };
+        let view = world.view(client);
+        after.iter().any(|id| view.contains_key(&Key::Outcome(*id)) && !view.contains_key(&Key::Ended(*id)))
     }
 
     /// The session as it is, and where the recording leaves open what it does next.
@@ -180,7 +183,7 @@ impl Search<'_> {
                     (Key::Event(number), Row::Event(event))
                         if *number > from
                             && place.left & bit(*number) != 0
-                            && self.was_postponed(place, *event) =>
+                            && (self.was_postponed(place, *event) || self.undoes(place, session)) =>
                     {
                         Some(*number)
                     }
@@ -206,6 +209,17 @@ impl Search<'_> {
     /// Whether a sweep may find something.
     fn has_leftovers(&self, place: &Place) -> bool {
         self.trace.leftovers || self.loses(place)
+    }
+
+    /// Whether the log may lack an event that the session's transaction has postponed, because that was rolled back.
+    fn undoes(&self, place: &Place, session: usize) -> bool {
+        let played = self.trace.clients.get(session);
+        let played =
+            played.and_then(|played| played.get(usize::from(place.world.sessions[session].position.0)));
+        played.is_some_and(|played| {
+            played.end != End::Commit
+                || played.calls.iter().any(|call| matches!(call.asked, Asked::RollBackTo(_)))
+        })
     }
 
     fn was_postponed(&self, place: &Place, event: Event) -> bool {
