@@ -1,10 +1,10 @@
 //! Checks the code against the model of `protocol_model.rs`: the answers of real sessions, and their commits in the
 //! write-ahead log, must be something that the model can produce.
 //!
-//! Many small cases run on a real server, each in its own queue, several at the same time: three clients run a few
-//! random transactions and then finish the remaining tasks. `trace.rs` is the recording of one case, `record.rs` runs
-//! it, `wal.rs` reads the log, and `accept.rs` searches for the same in the model, with the model's own steps. A
-//! brief run records a few thousand events; TRACES sets the number for a longer one.
+//! Many small cases run on a real server, several at the same time, each with tasks and a group of its own: three
+//! clients run a few random transactions and then finish the remaining tasks. `trace.rs` is the recording of one case,
+//! `record.rs` runs it, `wal.rs` reads the log, and `accept.rs` searches for the same in the model, with the model's own
+//! steps. A brief run records a few thousand events; TRACES sets the number for a longer one.
 
 #![allow(dead_code)]
 
