@@ -81,7 +81,8 @@ impl Cluster {
         let preload = if settings.preload { "queue_ext" } else { "" };
         let lines = format!(
             "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
-             fsync = off\njit = off\nmax_connections = 200\nlog_line_prefix = '%m [%p] %b '\n{}\n",
+             fsync = off\njit = off\n\
+             dynamic_shared_memory_type = mmap\nmax_connections = 200\nlog_line_prefix = '%m [%p] %b '\n{}\n",
             folder.display(),
             settings.extra,
         );
