@@ -18,11 +18,13 @@
 //! | `lease` | `Grant::grant_one` |
 //! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `cancel`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `move_to_dead_letters`, `discard`, `requeue` |
 //! | `notify` | `on_task_end`, `notify_dependents` |
+//! | `Await`: `await_event`, `lock_event` | `await_event`, `lock_event`, `suspend_for` |
+//! | `Emit`: `lock_to_emit`, `notify_waiting` | `emit`; for a suspended task `check_dependent` stands for `wake` |
 //! | `Retry` | `requeue_dead_letters` |
 //! | `events` | `process_each`, `process_event`, `postpone_event` |
 //! | `lock_dependent`, `check_dependent`, `delete_dependencies` | `process_dependent`, `unblock`, `delete_dependencies` |
 //! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_admission` |
-//! | `Sweep` | `sweep_dependencies`, `sweep_groups`; for lanes `Lane::reread` |
+//! | `Sweep` | `sweep_dependencies`, `sweep_awaits`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::publish`, run by the callback after the commit |
 //! | `roll_back`, `roll_back_to` | `Pending::roll_back`; and the server's rollback |
@@ -53,6 +55,8 @@ mod rows;
 mod rules;
 #[path = "protocol_model/scenario.rs"]
 mod scenario;
+#[path = "protocol_model/suspension.rs"]
+mod suspension;
 #[path = "protocol_model/sweep.rs"]
 mod sweep;
 #[path = "protocol_model/transaction.rs"]

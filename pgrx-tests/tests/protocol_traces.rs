@@ -48,6 +48,8 @@ mod rules;
 mod scenario;
 #[path = "protocol_traces/script.rs"]
 mod script;
+#[path = "protocol_model/suspension.rs"]
+mod suspension;
 #[path = "protocol_model/sweep.rs"]
 mod sweep;
 #[path = "protocol_traces/talk.rs"]

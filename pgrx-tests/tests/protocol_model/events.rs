@@ -7,6 +7,7 @@ use super::rows::{
     outcome_of, task, tasks,
 };
 use super::rules::Rule;
+use super::suspension::{is_emitted, is_suspended};
 use super::world::{Step, Then, World};
 
 impl Protocol {
@@ -98,6 +99,12 @@ impl Protocol {
             outcomes.iter_mut().for_each(|row| row.1 = row.1.or_else(|| self.outcome(&view, row.0)));
         }
         let Some(row) = task(&view, id) else { return self.next_item(world, session, number) };
+        if is_suspended(&view, id, row) {
+            if is_emitted(&view) {
+                self.unblock(world, session, (id, row));
+            }
+            return self.next_item(world, session, number);
+        }
         if outcomes.iter().any(|row| row.1.is_some_and(|outcome| outcome != Outcome::Completed)) {
             // Which it cannot as long as a transaction has pushed after it. lock_to_end
             if !matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Granted(Some(_))) {
@@ -106,17 +113,21 @@ impl Protocol {
             return self.end_locked(world, session, (id, Outcome::Cancelled), Then::Event(number));
         }
         if outcomes.iter().all(|row| row.1.is_some()) {
-            self.delete_dependencies(world, session, id);
-            let admission = if self.scenario.grouped(id) { Admission::Blocked } else { Admission::Open };
-            world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, admission, ..row }));
-            world.transaction(session).only_leases = false;
-            if admission == Admission::Open {
-                world.transaction(session).notes.push(Note::Claimable(id));
-            } else if self.has(Rule::UnblockNotifiesGroup) {
-                world.write_event(session, Event::Group);
-            }
+            self.unblock(world, session, (id, row));
         }
         self.next_item(world, session, number)
+    }
+
+    fn unblock(&self, world: &mut World, session: usize, (id, row): (Id, Task)) {
+        self.delete_dependencies(world, session, id);
+        let admission = if self.scenario.grouped(id) { Admission::Blocked } else { Admission::Open };
+        world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, admission, ..row }));
+        world.transaction(session).only_leases = false;
+        if admission == Admission::Open {
+            world.transaction(session).notes.push(Note::Claimable(id));
+        } else if self.has(Rule::UnblockNotifiesGroup) {
+            world.write_event(session, Event::Group);
+        }
     }
 
     /// Without waiting for those that an end or a sweep has locked.

@@ -1,8 +1,11 @@
 //! What really happened, which no session knows as a whole: for the promises.
 
 use super::protocol::Protocol;
-use super::rows::{Admission, Id, Level, Note, Outcome, Row, State, Task, Token, Transaction, tasks};
+use super::rows::{
+    Admission, Id, Level, Note, Outcome, Row, State, Task, Token, Transaction, overlaid, tasks,
+};
 use super::scenario::Statement;
+use super::suspension::{is_emitted, is_suspended};
 use super::world::World;
 
 /// Of all tasks, and of the promises.
@@ -96,6 +99,10 @@ impl Protocol {
                 let past = world.past(id);
                 (past.lease, past.outcome) = (None, None);
                 if before.is_some_and(|row| row.state == State::Waiting) {
+                    let table = overlaid(&world.committed, &open.writes);
+                    if is_suspended(&table, id, now) && !is_emitted(&table) {
+                        world.broke(Broken::UnblockedEarly);
+                    }
                     for predecessor in self.scenario.predecessors(id) {
                         match world.past(*predecessor).outcome {
                             None => world.broke(Broken::UnblockedEarly),
@@ -104,6 +111,10 @@ impl Protocol {
                         }
                     }
                 }
+            }
+            Some(now) if now.state == State::Waiting => {
+                world.expired.retain(|expired| *expired != id);
+                world.past(id).lease = None;
             }
             None => {
                 world.expired.retain(|expired| *expired != id);

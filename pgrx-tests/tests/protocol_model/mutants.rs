@@ -69,6 +69,10 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("a slot is freed twice", &[SlotsFreeThemselves], LIMIT, RUNNING),
     mutant("no sweep: dependents", &[Sweep], LOST_EVENTS, WAITS),
     mutant("no sweep: groups", &[Sweep], LOST_GROUP_EVENTS, BLOCKED),
+    mutant("a task looks for the event without a lock", &[AwaitLocksEvent], SUSPENDED, WAITS),
+    mutant("an emission looks before it has the lock", &[EmitLooksAfterLock], SUSPENDED, WAITS),
+    mutant("no sweep: suspended tasks", &[Sweep], SUSPENDED_NATIVE, WAITS),
+    mutant("no sweep: an emission at REPEATABLE READ", &[Sweep], EMISSION_REPEATABLE, WAITS),
     // Faults as they were. These worlds have no sweep, which would find what an event has missed.
     mutant(
         "fault: a claim deletes the event that its own transaction wrote",

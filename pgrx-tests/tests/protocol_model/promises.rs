@@ -9,6 +9,7 @@
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{Admission, Event, Key, Row, State, Task, dependencies, task, tasks};
+use super::suspension::{is_emitted, is_suspended};
 use super::world::World;
 use stateright::Property;
 
@@ -67,7 +68,10 @@ impl Protocol {
     }
 
     fn nothing_waits_in_vain(&self, world: &World) -> bool {
-        tasks(&world.committed).filter(|(_, row)| row.state == State::Waiting).all(|(id, _)| {
+        tasks(&world.committed).filter(|(_, row)| row.state == State::Waiting).all(|(id, row)| {
+            if is_suspended(&world.committed, id, row) {
+                return !is_emitted(&world.committed) || self.comes(world, Event::Dependent(id));
+            }
             let waits_for = dependencies(&world.committed).filter(|row| row.1 == id);
             let ended = |outcome: Option<_>, predecessor| {
                 outcome.is_some() || task(&world.committed, predecessor).is_none()

@@ -10,6 +10,17 @@ use super::rules::Rule;
 use super::scenario::Statement;
 use super::world::{Step, Then, World};
 
+/// What came of asking for a lease.
+pub enum Lease {
+    /// The client has none.
+    None,
+    /// The task is locked.
+    Waits,
+    /// It is no longer held, and the transaction was rolled back.
+    Lost,
+    Held(Id, Task),
+}
+
 impl Protocol {
     /// push: locks one predecessor after the other. lock_before_push
     pub fn push_predecessor(&self, world: &mut World, session: usize, number: u8, all_live: bool) -> bool {
@@ -81,37 +92,41 @@ impl Protocol {
         self.next_statement(world, session)
     }
 
-    /// complete, fail and release of the first task that the client was given.
-    pub fn end_leased(&self, world: &mut World, session: usize, outcome: Option<Outcome>) -> bool {
-        let Some((id, token)) = world.sessions[session].leases.first().copied() else {
-            return self.next_statement(world, session);
-        };
+    /// Locks the first task that the client was given, if it still has the lease. leased_task
+    pub fn leased_task(&self, world: &mut World, session: usize, strength: Strength) -> Lease {
+        let Some((id, token)) = world.sessions[session].leases.first().copied() else { return Lease::None };
         let checked = self.has(Rule::CompletionChecksToken);
         let leased = |row: &Task| row.state == State::Running && (row.token == token || !checked);
         // One that the snapshot shows otherwise is not locked.
         let seen = task(&world.view(session), id).filter(leased);
+        match seen.map(|_| world.lock(session, Key::Task(id), strength)) {
+            Some(Lock::Busy) => return Lease::Waits,
+            Some(Lock::Granted(Some(Row::Task(row)))) if leased(&row) => {
+                if row.token != token {
+                    world.broke(Broken::StaleAccepted);
+                }
+                return Lease::Held(id, row);
+            }
+            // 40001: a client tries that again.
+            Some(Lock::Changed) => {}
+            // QX001: it does not try that again.
+            _ => world.transaction(session).had.retain(|lease| *lease != (id, token)),
+        }
+        self.roll_back(world, session);
+        Lease::Lost
+    }
+
+    /// complete, fail and release of that task.
+    pub fn end_leased(&self, world: &mut World, session: usize, outcome: Option<Outcome>) -> bool {
         // Only an end conflicts with a push after the task.
         let strength = if outcome.is_some() { Strength::Update } else { Strength::NoKeyUpdate };
-        let accepted = match seen.map(|_| world.lock(session, Key::Task(id), strength)) {
-            Some(Lock::Busy) => return false,
-            Some(Lock::Granted(Some(Row::Task(row)))) if leased(&row) => Some(row),
-            // 40001: a client tries that again.
-            Some(Lock::Changed) => {
-                self.roll_back(world, session);
-                return true;
-            }
-            _ => None,
+        let (id, row) = match self.leased_task(world, session, strength) {
+            Lease::Held(id, row) => (id, row),
+            Lease::None => return self.next_statement(world, session),
+            Lease::Waits => return false,
+            Lease::Lost => return true,
         };
         world.sessions[session].leases.remove(0);
-        let Some(row) = accepted else {
-            // QX001: it does not try that again.
-            world.transaction(session).had.retain(|lease| *lease != (id, token));
-            self.roll_back(world, session);
-            return true;
-        };
-        if row.token != token {
-            world.broke(Broken::StaleAccepted);
-        }
         match outcome {
             Some(outcome) => self.end(world, session, (id, outcome), Then::Statement),
             None => {

@@ -20,6 +20,12 @@ pub enum Key {
     Dependency(Id, Id),
     /// A row of queue_internal.outcomes.
     Outcome(Id),
+    /// A row of queue_internal.awaits: the task is suspended until the event.
+    Awaits(Id),
+    /// The row of queue_internal.emitted. There is one event.
+    Emitted,
+    /// A row of queue_internal.steps: the task has got the event.
+    Step(Id),
     /// A row of queue_internal.events.
     Event(u8),
     /// The row of queue_internal.locks that is locked to admit tasks of the group. There is one group.
@@ -37,6 +43,11 @@ pub enum Row {
     Ended(Outcome, Token),
     /// How the predecessor ended, as soon as that is recorded.
     Dependency(Option<Outcome>),
+    /// The token of the lease with which it was suspended.
+    Awaits(Token),
+    /// Whether it was.
+    Emitted(bool),
+    Step,
     Event(Event),
     Group,
     /// Who took the slot last. The version is the pair.
@@ -76,7 +87,7 @@ pub enum Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Event {
-    /// A waiting task may be unblocked.
+    /// A waiting task may be unblocked, or a suspended one may go on.
     Dependent(Id),
     /// The group may have room for its next task.
     Group,
@@ -264,7 +275,8 @@ impl World {
     }
 }
 
-fn overlaid(table: &Table, writes: &BTreeMap<Key, Option<Row>>) -> Table {
+/// A table with what a transaction has written.
+pub fn overlaid(table: &Table, writes: &BTreeMap<Key, Option<Row>>) -> Table {
     let mut seen = table.clone();
     for (key, row) in writes {
         match row {

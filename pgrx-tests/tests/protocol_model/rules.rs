@@ -64,6 +64,10 @@ pub enum Rule {
     SlotVersionChecked,
     /// A slot is free once its task no longer runs with the slot's token. Nothing is written to free it.
     SlotsFreeThemselves,
+    /// A task that begins to wait for an event locks the event's row until it commits, and looks after that.
+    AwaitLocksEvent,
+    /// An emission looks for the tasks that wait in a later statement than the one that locks the event's row.
+    EmitLooksAfterLock,
     /// A sweep finds what no event reports.
     Sweep,
 }
@@ -73,17 +77,17 @@ pub const COUNT: u32 = Rule::Sweep as u32 + 1;
 
 /// Which rules are on.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules(u32);
+pub struct Rules(u64);
 
 impl Rules {
     /// All of them.
-    pub const ALL: Self = Self(u32::MAX);
+    pub const ALL: Self = Self(u64::MAX);
 
     /// All but these.
     pub const fn without(rules: &[Rule]) -> Self {
-        let (mut bits, mut next) = (u32::MAX, 0);
+        let (mut bits, mut next) = (u64::MAX, 0);
         while next < rules.len() {
-            bits &= !(1 << rules[next] as u32);
+            bits &= !(1 << rules[next] as u64);
             next += 1;
         }
         Self(bits)
@@ -91,6 +95,6 @@ impl Rules {
 
     /// Whether the rule is on.
     pub fn has(self, rule: Rule) -> bool {
-        self.0 & 1 << rule as u32 != 0
+        self.0 & 1 << rule as u64 != 0
     }
 }

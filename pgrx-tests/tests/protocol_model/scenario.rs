@@ -28,6 +28,10 @@ pub enum Statement {
     Purge,
     /// retry, of a dead letter.
     Retry(Id),
+    /// await_event, for the first task that this client has leased.
+    Await,
+    /// emit.
+    Emit,
     /// SAVEPOINT, not as the first statement at REPEATABLE READ.
     Save,
     /// ROLLBACK TO SAVEPOINT, for the one with so many around it.
@@ -146,6 +150,10 @@ impl Scenario {
                 }
             };
             table.insert(Key::Task(id), Row::Task(Task { state, token: 0, admission }));
+        }
+        let mut statements = self.clients.iter().copied().flatten().flat_map(|script| script.statements);
+        if statements.any(|statement| matches!(statement, Statement::Await)) {
+            table.insert(Key::Emitted, Row::Emitted(false));
         }
         if !self.group.is_empty() {
             table.insert(Key::Group, Row::Group);

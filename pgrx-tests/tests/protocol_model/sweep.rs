@@ -4,8 +4,9 @@ use super::events::admitted;
 use super::lane::END;
 use super::protocol::Protocol;
 use super::rows::{
-    Admission, Event, Id, Key, Lock, Outcome, Row, State, Strength, Table, dependencies, task,
+    Admission, Event, Id, Key, Lock, Outcome, Row, State, Strength, Table, Task, dependencies, task, tasks,
 };
+use super::suspension::{is_emitted, is_suspended};
 use super::world::{Step, World};
 
 impl Protocol {
@@ -19,6 +20,12 @@ impl Protocol {
             return true;
         }
         let pending = |event| view.values().any(|row| *row == Row::Event(event));
+        let goes_on = |(id, row): &(Id, Task)| {
+            row.state == State::Waiting && is_suspended(&view, *id, *row) && is_emitted(&view)
+        };
+        for (id, _) in tasks(&view).filter(goes_on).filter(|(id, _)| !pending(Event::Dependent(*id))) {
+            world.write_event(session, Event::Dependent(id));
+        }
         if self.next_admission(&view, admitted(&view)).is_some() && !pending(Event::Group) {
             world.write_event(session, Event::Group);
         }

@@ -79,6 +79,11 @@ pub enum Step {
     Notify(Id, Outcome, Then),
     /// cancel: lock the task, so strongly.
     Cancel(Id, Strength),
+    /// await_event: lock the event's row.
+    LockEvent(Id),
+    /// emit: lock the row; notify the tasks that wait, which with a rule off were found before the lock.
+    LockToEmit(Option<u32>),
+    NotifyWaiting(Option<u32>),
     /// purge: find the tasks; lock and end the first of these, a bit each.
     Purge(Option<u32>),
     /// A sweep, behind this dependency.

@@ -2,8 +2,8 @@
 
 use super::scenario::Initial::{Absent, Admitted, Blocked, Dead, Queued, Waiting};
 use super::scenario::Statement::{
-    Cancel, Claim, Complete, Discard, Look, NativeClaim, Purge, Push, Release, ReleaseSavepoint, Retry,
-    RollBackTo, Save,
+    Await, Cancel, Claim, Complete, Discard, Emit, Look, NativeClaim, Purge, Push, Release, ReleaseSavepoint,
+    Retry, RollBackTo, Save,
 };
 use super::scenario::{Scenario, Script, asynchronous, committed, repeatable};
 use super::world::Faults;
@@ -12,6 +12,9 @@ const NONE: Faults = Scenario::PLAIN.faults;
 const CLAIM: Script = committed(&[Claim]);
 const NATIVE: Script = committed(&[NativeClaim]);
 const COMPLETE: Script = committed(&[Complete]);
+const AWAIT: Script = committed(&[Await]);
+const EMIT: Script = committed(&[Emit]);
+const WAIT_FOR_EVENT: &[Script] = &[CLAIM, AWAIT, COMPLETE, CLAIM, AWAIT, COMPLETE];
 const WORK: &[Script] = &[CLAIM, COMPLETE];
 const NATIVE_WORK: &[Script] = &[NATIVE, COMPLETE];
 
@@ -258,6 +261,43 @@ pub const GROUP_DEPENDENT: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
+/// A task is suspended until an event that is emitted before, during or after that. Its lease may end.
+pub const SUSPENDED: Scenario = Scenario {
+    name: "suspended until an event",
+    tasks: &[Queued],
+    clients: &[WAIT_FOR_EVENT, &[EMIT], WAIT_FOR_EVENT],
+    faults: Faults { expiries: 1, rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// The same with a lane, and all events may be lost.
+pub const SUSPENDED_NATIVE: Scenario = Scenario {
+    name: "suspended, native, lost events",
+    clients: &[&[NATIVE, AWAIT, COMPLETE, NATIVE, AWAIT, COMPLETE], &[EMIT]],
+    lane: 1,
+    sweep: true,
+    faults: Faults { losses: 1, rollbacks: 1, ..NONE },
+    ..SUSPENDED
+};
+
+/// The emission is at REPEATABLE READ, and may not see who waits.
+pub const EMISSION_REPEATABLE: Scenario = Scenario {
+    name: "emission at REPEATABLE READ",
+    clients: &[WAIT_FOR_EVENT, &[repeatable(&[Look, Emit])]],
+    sweep: true,
+    ..SUSPENDED
+};
+
+/// A task of a group is suspended, and holds up the others.
+pub const GROUP_SUSPENDED: Scenario = Scenario {
+    name: "suspended in a group",
+    tasks: &[Blocked, Blocked],
+    clients: &[WAIT_FOR_EVENT, &[EMIT], WORK],
+    group: &[0, 1],
+    faults: NONE,
+    ..SUSPENDED
+};
+
 /// Two workers, three tasks, and one slot; leases that end.
 pub const LIMIT: Scenario = Scenario {
     name: "limit",
@@ -477,6 +517,10 @@ pub const STANDARD: &[Scenario] = &[
     LIMIT,
     LOST_EVENTS,
     LOST_GROUP_EVENTS,
+    SUSPENDED,
+    SUSPENDED_NATIVE,
+    EMISSION_REPEATABLE,
+    GROUP_SUSPENDED,
     BY_HAND,
     SWEEP,
     COMPLETE_AND_CLAIM,
