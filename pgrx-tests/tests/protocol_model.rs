@@ -18,13 +18,16 @@
 //! | `lease` | `Grant::grant_one` |
 //! | `Complete`, `Discard`, `Release`, `Cancel`, `Purge`: `end_leased`, `cancel`, `end` | `verbs/finish.rs`; `complete`, `fail`, `release`, `cancel`, `purge`; `archive`, `move_to_dead_letters`, `discard`, `requeue` |
 //! | `notify` | `on_task_end`, `notify_dependents` |
+//! | `PushInto`: `lock_batch`, `insert_member` | `lock_batches`, `join_batch` |
+//! | `Seal`, `notify_batch`, `process_batch` | `seal_batch`, `notify_batch`, `process_batch` |
+//! | `expire_unstarted` | `expire_unstarted`, `end_unstarted`; `worker/deadlines.rs` |
 //! | `Await`: `await_event`, `lock_event` | `await_event`, `lock_event`, `suspend_for` |
 //! | `Emit`: `lock_to_emit`, `notify_waiting` | `emit`; for a suspended task `check_dependent` stands for `wake` |
 //! | `Retry` | `requeue_dead_letters` |
 //! | `events` | `process_each`, `process_event`, `postpone_event` |
 //! | `lock_dependent`, `check_dependent`, `delete_dependencies` | `process_dependent`, `unblock`, `delete_dependencies` |
 //! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_admission` |
-//! | `Sweep` | `sweep_dependencies`, `sweep_awaits`, `sweep_groups`; for lanes `Lane::reread` |
+//! | `Sweep` | `sweep_dependencies`, `sweep_awaits`, `sweep_batches`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::publish`, run by the callback after the commit |
 //! | `roll_back`, `roll_back_to` | `Pending::roll_back`; and the server's rollback |
@@ -33,8 +36,12 @@
 //! `PROTOCOL_MODEL=deep` searches larger worlds as well. `PROTOCOL_MODEL="a claim"` prints the counterexamples of the
 //! mutants whose names begin so.
 
+#[path = "protocol_model/batch.rs"]
+mod batch;
 #[path = "protocol_model/claim.rs"]
 mod claim;
+#[path = "protocol_model/deadline.rs"]
+mod deadline;
 #[path = "protocol_model/events.rs"]
 mod events;
 #[path = "protocol_model/lane.rs"]

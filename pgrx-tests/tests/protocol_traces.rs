@@ -10,12 +10,16 @@
 
 #[path = "protocol_traces/accept.rs"]
 mod accept;
+#[path = "protocol_model/batch.rs"]
+mod batch;
 #[path = "protocol_traces/by_hand.rs"]
 mod by_hand;
 #[path = "protocol_model/claim.rs"]
 mod claim;
 #[path = "protocol_traces/compare.rs"]
 mod compare;
+#[path = "protocol_model/deadline.rs"]
+mod deadline;
 #[path = "protocol_model/events.rs"]
 mod events;
 #[path = "protocol_model/lane.rs"]

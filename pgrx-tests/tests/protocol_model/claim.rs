@@ -1,13 +1,15 @@
 //! claim: as the SQL implementation does it, and on the native fast path, which asks the lane first.
 
+use super::deadline::is_overdue;
 use super::lane::END;
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{
-    Admission, Event, Id, Key, Level, Lock, Note, Row, State, Strength, Table, Task, Token, task, tasks,
+    Admission, Event, Id, Key, Level, Lock, Note, Outcome, Row, State, Strength, Table, Task, Token, task,
+    tasks,
 };
 use super::rules::Rule;
-use super::world::{Step, World};
+use super::world::{Step, Then, World};
 
 impl Protocol {
     /// A claim in SQL: nothing if all slots are taken; else events come first. has_capacity, claim_from
@@ -35,6 +37,14 @@ impl Protocol {
         for id in found.iter().copied().filter(|id| self.wanted.is_none_or(|wanted| wanted == *id)) {
             match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
                 Lock::Granted(Some(Row::Task(row))) if open(&(id, row)) => {
+                    let end = (id, Outcome::Failed);
+                    if self.has(Rule::ClaimChecksDeadline) && is_overdue(world, &world.view(session), id) {
+                        // end_unstarted, which does not wait for a push after it
+                        if matches!(world.lock(session, Key::Task(id), Strength::Update), Lock::Granted(_)) {
+                            return self.end_locked(world, session, end, Then::Claim);
+                        }
+                        continue;
+                    }
                     if self.scenario.max_running > 0 {
                         world.sessions[session].step = Step::FindSlot(id);
                         return true;
@@ -106,6 +116,9 @@ impl Protocol {
 
     /// Writes the lease. The caller has the row locked.
     fn grant(&self, world: &mut World, session: usize, id: Id, row: Task) -> Token {
+        if is_overdue(world, &world.view(session), id) {
+            world.broke(Broken::StartedLate);
+        }
         // Tokens up to this one may be lost in a crash.
         let lost = world.base.map_or(0, |base| base + self.scenario.reserve);
         let base = if self.has(Rule::TokensHaveBase) { self.base(world) } else { 0 };
@@ -220,8 +233,10 @@ impl Protocol {
     pub fn lease(&self, world: &mut World, session: usize, id: Id) -> bool {
         world.sessions[session].step = Step::Ask;
         let Some(seen) = task(&world.view(session), id).filter(|row| {
-            !self.has(Rule::ClaimChecksRow)
-                || row.state == State::Queued && row.admission != Admission::Blocked
+            let overdue = is_overdue(world, &world.view(session), id);
+            (!self.has(Rule::ClaimChecksRow)
+                || row.state == State::Queued && row.admission != Admission::Blocked)
+                && !(overdue && self.has(Rule::ClaimChecksDeadline))
         }) else {
             return true;
         };

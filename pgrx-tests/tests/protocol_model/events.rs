@@ -62,7 +62,7 @@ impl Protocol {
     }
 
     /// The event stays, to be processed again. postpone_event
-    fn leave_item(&self, world: &mut World, session: usize, number: u8) -> bool {
+    pub fn leave_item(&self, world: &mut World, session: usize, number: u8) -> bool {
         world.sessions[session].step = Step::Events(number);
         true
     }
@@ -99,6 +99,9 @@ impl Protocol {
             outcomes.iter_mut().for_each(|row| row.1 = row.1.or_else(|| self.outcome(&view, row.0)));
         }
         let Some(row) = task(&view, id) else { return self.next_item(world, session, number) };
+        if self.scenario.batch == Some(id) {
+            return self.process_batch(world, session, (id, row), number);
+        }
         if is_suspended(&view, id, row) {
             if is_emitted(&view) {
                 self.unblock(world, session, (id, row));
@@ -118,7 +121,7 @@ impl Protocol {
         self.next_item(world, session, number)
     }
 
-    fn unblock(&self, world: &mut World, session: usize, (id, row): (Id, Task)) {
+    pub fn unblock(&self, world: &mut World, session: usize, (id, row): (Id, Task)) {
         self.delete_dependencies(world, session, id);
         let admission = if self.scenario.grouped(id) { Admission::Blocked } else { Admission::Open };
         world.write(session, Key::Task(id), Row::Task(Task { state: State::Queued, admission, ..row }));

@@ -48,6 +48,7 @@ pub enum Broken {
     UnblockedEarly,
     Mistaken,
     WronglyCancelled,
+    StartedLate,
 }
 
 impl World {
@@ -98,7 +99,13 @@ impl Protocol {
                 world.expired.retain(|expired| *expired != id);
                 let past = world.past(id);
                 (past.lease, past.outcome) = (None, None);
+                if before.is_none() && self.joins_too_late(world, id, open) {
+                    world.broke(Broken::UnblockedEarly);
+                }
                 if before.is_some_and(|row| row.state == State::Waiting) {
+                    if self.scenario.batch == Some(id) && self.has_live_members(world, open) {
+                        world.broke(Broken::UnblockedEarly);
+                    }
                     let table = overlaid(&world.committed, &open.writes);
                     if is_suspended(&table, id, now) && !is_emitted(&table) {
                         world.broke(Broken::UnblockedEarly);
@@ -131,7 +138,8 @@ impl Protocol {
                     };
                     script.statements.iter().any(ends)
                 });
-                let cancelled = before.is_some_and(|row| row.state == State::Waiting) && !asked;
+                let waited = before.is_some_and(|row| row.state == State::Waiting);
+                let cancelled = waited && outcome == Outcome::Cancelled && !asked;
                 let done = |id: &Id| {
                     let past = world.memory.tasks[usize::from(*id)];
                     past.outcome == Some(Outcome::Completed) && !past.not_completed

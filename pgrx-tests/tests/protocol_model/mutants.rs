@@ -27,6 +27,8 @@ const WRONGLY: &str = "a completed predecessor is not taken for a cancelled one"
 const RUNNING: &str = "no more tasks run than max_running";
 const GROUPED: &str = "no more tasks of a group run than its limit";
 const BLOCKED: &str = "a group with room has no blocked task";
+const EARLY: &str = "no task runs before its predecessors ended";
+const LATE: &str = "no task starts after its start deadline";
 const ORDER: &str = "a group at limit 1 runs in the order of ids";
 
 /// Whether a mutant has this rule off, and no other.
@@ -69,6 +71,10 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("a slot is freed twice", &[SlotsFreeThemselves], LIMIT, RUNNING),
     mutant("no sweep: dependents", &[Sweep], LOST_EVENTS, WAITS),
     mutant("no sweep: groups", &[Sweep], LOST_GROUP_EVENTS, BLOCKED),
+    mutant("a push into a batch does not lock it", &[PushLocksBatch], GROWING_BATCH, EARLY),
+    mutant("an event of a batch counts without a lock", &[BatchEventIsLocked], BATCH, WAITS),
+    mutant("no sweep: batches", &[Sweep], GROWING_BATCH, WAITS),
+    mutant("a claim starts a task after its deadline", &[ClaimChecksDeadline], DEADLINE, LATE),
     mutant("a task looks for the event without a lock", &[AwaitLocksEvent], SUSPENDED, WAITS),
     mutant("an emission looks before it has the lock", &[EmitLooksAfterLock], SUSPENDED, WAITS),
     mutant("no sweep: suspended tasks", &[Sweep], SUSPENDED_NATIVE, WAITS),

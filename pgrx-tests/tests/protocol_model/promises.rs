@@ -6,6 +6,7 @@
 //! an event or changes nothing, and a sweep after which nothing was committed is not repeated. The one assumption is
 //! that a session that can do a step does it at some time.
 
+use super::deadline::is_overdue;
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{Admission, Event, Key, Row, State, Task, dependencies, task, tasks};
@@ -38,12 +39,16 @@ pub fn all() -> Vec<Property<Protocol>> {
         never!("no task runs before its predecessors ended", UnblockedEarly),
         never!("a cancelled predecessor is not taken for a completed one", Mistaken),
         never!("a completed predecessor is not taken for a cancelled one", WronglyCancelled),
+        never!("no task starts after its start deadline", StartedLate),
         Property::sometimes(REST, |model, world| model.resting(world)),
         Property::always("whatever is due is offered", |model, world| {
             !model.resting(world) || model.all_due_is_offered(world)
         }),
         Property::always("nothing waits for what has ended", |model, world| {
             !model.resting(world) || model.nothing_waits_in_vain(world)
+        }),
+        Property::always("a task whose start deadline has passed ends", |model, world| {
+            !model.resting(world) || world.overdue.iter().all(|id| !is_overdue(world, &world.committed, *id))
         }),
         Property::always("a group with room has no blocked task", |model, world| {
             !model.resting(world) || model.groups_are_admitted(world)
@@ -69,6 +74,9 @@ impl Protocol {
 
     fn nothing_waits_in_vain(&self, world: &World) -> bool {
         tasks(&world.committed).filter(|(_, row)| row.state == State::Waiting).all(|(id, row)| {
+            if self.scenario.batch == Some(id) {
+                return !self.is_batch_over(&world.committed) || self.comes(world, Event::Dependent(id));
+            }
             if is_suspended(&world.committed, id, row) {
                 return !is_emitted(&world.committed) || self.comes(world, Event::Dependent(id));
             }

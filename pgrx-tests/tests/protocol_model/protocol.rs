@@ -30,8 +30,11 @@ pub enum Action {
     Deadlock(usize),
     /// The client rolls back.
     Rollback(usize),
-    /// The time of a lease is over.
+    /// The worker ends a task whose start deadline has passed.
+    ExpireUnstarted(Id),
+    /// The time of a lease is over; a start deadline passes.
     LeaseEnds(Id),
+    DeadlinePasses(Id),
     /// The server crashes, and of the commits that were not flushed so many survive.
     Crash(usize),
     /// Somebody deletes all events.
@@ -71,6 +74,10 @@ impl Model for Protocol {
                 .filter(|(id, task)| task.state == State::Running && !world.expired.contains(id));
             actions.extend(running.map(|(id, _)| Action::LeaseEnds(id)));
         }
+        if faults.deadlines > 0 {
+            let left = self.scenario.deadlines.iter().filter(|id| !world.overdue.contains(id));
+            actions.extend(left.map(|id| Action::DeadlinePasses(*id)));
+        }
         if faults.crashes > 0 {
             actions.extend((0..=world.unflushed.len()).map(Action::Crash));
         }
@@ -94,6 +101,11 @@ impl Model for Protocol {
                 world.faults.sweeps = world.faults.sweeps.saturating_sub(1);
                 world.swept = true;
                 self.begin_job(&mut world, Step::Sweep(None));
+            }
+            Action::ExpireUnstarted(id) => self.begin_job(&mut world, Step::ExpireUnstarted(id)),
+            Action::DeadlinePasses(id) => {
+                world.faults.deadlines -= 1;
+                world.overdue.push(id);
             }
             Action::Expire(id) => self.begin_job(&mut world, Step::Expire(id)),
             Action::Deadlock(session) => self.roll_back(&mut world, session),

@@ -232,6 +232,9 @@ impl Protocol {
         }
         if row.is_some_and(|row| row.state == State::Waiting) {
             self.delete_dependencies(world, session, id);
+            if self.scenario.batch == Some(id) {
+                world.delete(session, Key::Batch);
+            }
         }
         let open = world.transaction(session);
         open.ends.push((id, outcome));
@@ -268,6 +271,10 @@ impl Protocol {
             if task(&view, dependent).is_none() {
                 continue;
             }
+            if self.scenario.batch == Some(dependent) {
+                self.notify_batch(world, session, dependent);
+                continue;
+            }
             if self.has(Rule::EndWritesOwnEvent) || !view.values().any(|row| *row == Row::Event(told)) {
                 world.write_event(session, told);
             }
@@ -281,6 +288,10 @@ impl Protocol {
             Then::Event(event) => self.next_item(world, session, event),
             Then::Purge(left) => {
                 world.sessions[session].step = Step::Purge(Some(left));
+                true
+            }
+            Then::Claim => {
+                world.sessions[session].step = Step::Choose;
                 true
             }
         }

@@ -20,6 +20,8 @@ pub enum Key {
     Dependency(Id, Id),
     /// A row of queue_internal.outcomes.
     Outcome(Id),
+    /// The row of queue_internal.batches. There is one batch.
+    Batch,
     /// A row of queue_internal.awaits: the task is suspended until the event.
     Awaits(Id),
     /// The row of queue_internal.emitted. There is one event.
@@ -43,6 +45,8 @@ pub enum Row {
     Ended(Outcome, Token),
     /// How the predecessor ended, as soon as that is recorded.
     Dependency(Option<Outcome>),
+    /// Whether it is sealed.
+    Batch(bool),
     /// The token of the lease with which it was suspended.
     Awaits(Token),
     /// Whether it was.

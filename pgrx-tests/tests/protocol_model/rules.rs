@@ -64,6 +64,12 @@ pub enum Rule {
     SlotVersionChecked,
     /// A slot is free once its task no longer runs with the slot's token. Nothing is written to free it.
     SlotsFreeThemselves,
+    /// A push into a batch locks the batch against its sealing.
+    PushLocksBatch,
+    /// The end of a member writes no event of its own only if it has locked one that is there.
+    BatchEventIsLocked,
+    /// A claim does not start a task whose start deadline has passed.
+    ClaimChecksDeadline,
     /// A task that begins to wait for an event locks the event's row until it commits, and looks after that.
     AwaitLocksEvent,
     /// An emission looks for the tasks that wait in a later statement than the one that locks the event's row.

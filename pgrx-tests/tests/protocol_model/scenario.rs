@@ -28,6 +28,10 @@ pub enum Statement {
     Purge,
     /// retry, of a dead letter.
     Retry(Id),
+    /// push, of a member of the batch.
+    PushInto(Id),
+    /// seal_batch.
+    Seal,
     /// await_event, for the first task that this client has leased.
     Await,
     /// emit.
@@ -75,6 +79,9 @@ pub enum Initial {
     Admitted,
     /// Waiting for these.
     Waiting(&'static [Id]),
+    /// The callback of the batch; and a member of it, which is queued.
+    Callback,
+    Member,
     Dead,
 }
 
@@ -84,6 +91,10 @@ pub struct Scenario {
     pub name: &'static str,
     pub tasks: &'static [Initial],
     pub clients: &'static [&'static [Script]],
+    /// The callback of the one batch.
+    pub batch: Option<Id>,
+    /// The tasks with a start deadline, which may pass.
+    pub deadlines: &'static [Id],
     /// The tasks of the one group.
     pub group: &'static [Id],
     pub group_limit: usize,
@@ -111,6 +122,8 @@ impl Scenario {
         name: "",
         tasks: &[],
         clients: &[],
+        batch: None,
+        deadlines: &[],
         group: &[],
         group_limit: 1,
         max_running: 0,
@@ -121,7 +134,15 @@ impl Scenario {
         sweep: false,
         durable_claims: false,
         reserve: 1,
-        faults: Faults { expiries: 0, crashes: 0, losses: 0, deletions: 0, rollbacks: 0, sweeps: 0 },
+        faults: Faults {
+            expiries: 0,
+            crashes: 0,
+            losses: 0,
+            deletions: 0,
+            rollbacks: 0,
+            sweeps: 0,
+            deadlines: 0,
+        },
     };
 
     /// How the world is at first.
@@ -137,6 +158,15 @@ impl Scenario {
                     continue;
                 }
                 Initial::Queued => (State::Queued, Admission::Open),
+                Initial::Callback => {
+                    table.insert(Key::Batch, Row::Batch(false));
+                    (State::Waiting, Admission::Blocked)
+                }
+                Initial::Member => {
+                    let callback = self.batch.expect("a batch");
+                    table.insert(Key::Dependency(id, callback), Row::Dependency(None));
+                    (State::Queued, Admission::Open)
+                }
                 Initial::Blocked => {
                     table.insert(Key::Event(id + 1), Row::Event(Event::Group));
                     (State::Queued, Admission::Blocked)
@@ -175,6 +205,7 @@ impl Scenario {
             lane: Lane::new(),
             base,
             expired: Vec::new(),
+            overdue: Vec::new(),
             swept: false,
             faults: self.faults,
             memory,
@@ -184,6 +215,13 @@ impl Scenario {
     /// Whether the task is one of the group.
     pub fn grouped(&self, id: Id) -> bool {
         self.group.contains(&id)
+    }
+
+    /// Whether the task is a member of the batch.
+    pub fn is_member(&self, id: Id) -> bool {
+        let scripts = self.clients.iter().copied().flatten();
+        let pushed = |script: &Script| script.statements.contains(&Statement::PushInto(id));
+        matches!(self.tasks[usize::from(id)], Initial::Member) || scripts.into_iter().any(pushed)
     }
 
     /// The predecessors that a task was pushed with.

@@ -20,6 +20,12 @@ impl Protocol {
             return true;
         }
         let pending = |event| view.values().any(|row| *row == Row::Event(event));
+        if let Some(callback) = self.scenario.batch
+            && self.is_batch_over(&view)
+            && !pending(Event::Dependent(callback))
+        {
+            world.write_event(session, Event::Dependent(callback));
+        }
         let goes_on = |(id, row): &(Id, Task)| {
             row.state == State::Waiting && is_suspended(&view, *id, *row) && is_emitted(&view)
         };

@@ -1,5 +1,6 @@
 //! The worker's rounds, and which step of a session is which.
 
+use super::deadline::is_overdue;
 use super::protocol::{Action, Protocol};
 use super::rows::{Admission, Event, Key, Lock, Note, Outcome, Row, State, Strength, Task, task};
 use super::rules::Rule;
@@ -17,6 +18,12 @@ impl Protocol {
             .iter()
             .filter(|id| !world.is_locked(world.worker(), Key::Task(**id), Strength::NoKeyUpdate));
         actions.extend(expired.map(|id| Action::Expire(*id)));
+        let overdue = world
+            .overdue
+            .iter()
+            .filter(|id| is_overdue(world, &world.committed, **id))
+            .filter(|id| !world.is_locked(world.worker(), Key::Task(**id), Strength::Update));
+        actions.extend(overdue.map(|id| Action::ExpireUnstarted(*id)));
         if world.base.is_none() && !self.scenario.durable_claims {
             actions.push(Action::RaiseMark);
         }
@@ -68,6 +75,8 @@ impl Protocol {
             Step::End(id, outcome, then) => self.end(world, session, (id, outcome), then),
             Step::Notify(id, outcome, then) => self.notify(world, session, (id, outcome), then),
             Step::Cancel(id, strength) => self.lock_to_cancel(world, session, id, strength),
+            Step::LockBatch(id) => self.lock_batch(world, session, id),
+            Step::InsertMember(id) => self.insert_member(world, session, id),
             Step::LockEvent(id) => self.lock_event(world, session, id),
             Step::LockToEmit(seen) => self.lock_to_emit(world, session, seen),
             Step::NotifyWaiting(seen) => self.notify_waiting(world, session, seen),
@@ -83,6 +92,7 @@ impl Protocol {
             Step::ReadTable(from) => self.read_table(world, session, from),
             Step::Refilled(from, found) => self.refilled(world, session, from, &found),
             Step::RaiseMark => self.raise_mark(world, session),
+            Step::ExpireUnstarted(id) => self.expire_unstarted(world, session, id),
             Step::Expire(id) => self.expire(world, session, id),
             Step::FreeSlot(slot) => {
                 world.write(session, Key::Slot(slot), Row::Slot(0, 0));
@@ -111,6 +121,8 @@ impl Protocol {
             Statement::Cancel(id) => self.cancel(world, session, id),
             Statement::Purge => self.purge_dead(world, session),
             Statement::Retry(id) => self.retry(world, session, id),
+            Statement::PushInto(id) => go(&mut world.sessions, Step::LockBatch(id)),
+            Statement::Seal => self.seal(world, session),
             Statement::Await => self.await_event(world, session),
             Statement::Emit => self.emit(world, session),
             Statement::Save => self.save(world, session),

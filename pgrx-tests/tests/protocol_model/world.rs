@@ -17,6 +17,8 @@ pub struct World {
     pub base: Option<Token>,
     /// Running tasks whose lease is over.
     pub expired: Vec<Id>,
+    /// Tasks whose start deadline has passed.
+    pub overdue: Vec<Id>,
     /// Nothing was committed since the last sweep began.
     pub swept: bool,
     /// What may still break.
@@ -39,6 +41,8 @@ pub struct Faults {
     pub rollbacks: u8,
     /// Sweeps at a moment when they are not needed.
     pub sweeps: u8,
+    /// Start deadlines that pass.
+    pub deadlines: u8,
 }
 
 /// A client, or the worker.
@@ -79,6 +83,9 @@ pub enum Step {
     Notify(Id, Outcome, Then),
     /// cancel: lock the task, so strongly.
     Cancel(Id, Strength),
+    /// push of a member: lock the batch; insert.
+    LockBatch(Id),
+    InsertMember(Id),
     /// await_event: lock the event's row.
     LockEvent(Id),
     /// emit: lock the row; notify the tasks that wait, which with a rule off were found before the lock.
@@ -103,6 +110,8 @@ pub enum Step {
     Refilled(Id, Vec<Id>),
     /// The worker raises the mark of tokens.
     RaiseMark,
+    /// The worker ends this task, because its start deadline has passed.
+    ExpireUnstarted(Id),
     /// The worker ends the attempt of this task. With a rule off, it frees this slot later.
     Expire(Id),
     FreeSlot(u8),
@@ -122,6 +131,8 @@ pub enum Then {
     Event(u8),
     /// It purges these as well, a bit each.
     Purge(u32),
+    /// It was looking for a task to claim.
+    Claim,
 }
 
 impl World {

@@ -1,9 +1,9 @@
 //! The small worlds that are searched to the end.
 
-use super::scenario::Initial::{Absent, Admitted, Blocked, Dead, Queued, Waiting};
+use super::scenario::Initial::{Absent, Admitted, Blocked, Callback, Dead, Member, Queued, Waiting};
 use super::scenario::Statement::{
-    Await, Cancel, Claim, Complete, Discard, Emit, Look, NativeClaim, Purge, Push, Release, ReleaseSavepoint,
-    Retry, RollBackTo, Save,
+    Await, Cancel, Claim, Complete, Discard, Emit, Look, NativeClaim, Purge, Push, PushInto, Release,
+    ReleaseSavepoint, Retry, RollBackTo, Save, Seal,
 };
 use super::scenario::{Scenario, Script, asynchronous, committed, repeatable};
 use super::world::Faults;
@@ -13,6 +13,7 @@ const CLAIM: Script = committed(&[Claim]);
 const NATIVE: Script = committed(&[NativeClaim]);
 const COMPLETE: Script = committed(&[Complete]);
 const AWAIT: Script = committed(&[Await]);
+const SEAL: Script = committed(&[Seal]);
 const EMIT: Script = committed(&[Emit]);
 const WAIT_FOR_EVENT: &[Script] = &[CLAIM, AWAIT, COMPLETE, CLAIM, AWAIT, COMPLETE];
 const WORK: &[Script] = &[CLAIM, COMPLETE];
@@ -298,6 +299,53 @@ pub const GROUP_SUSPENDED: Scenario = Scenario {
     ..SUSPENDED
 };
 
+/// The members of a batch end while it is sealed.
+pub const BATCH: Scenario = Scenario {
+    name: "batch",
+    tasks: &[Callback, Member, Member],
+    clients: &[WORK, WORK, &[SEAL]],
+    batch: Some(0),
+    ..Scenario::PLAIN
+};
+
+/// A batch grows while it is sealed and its first member ends. All events may be lost.
+pub const GROWING_BATCH: Scenario = Scenario {
+    name: "growing batch",
+    tasks: &[Callback, Member, Absent],
+    clients: &[WORK, &[committed(&[PushInto(2)])], &[SEAL]],
+    sweep: true,
+    faults: Faults { losses: 1, rollbacks: 1, ..NONE },
+    ..BATCH
+};
+
+/// The callback is cancelled while a task is pushed into the batch and the batch is sealed.
+pub const CANCELLED_BATCH: Scenario = Scenario {
+    name: "cancelled batch",
+    clients: &[&[committed(&[Cancel(0)])], &[committed(&[PushInto(2), Claim])], &[SEAL]],
+    ..GROWING_BATCH
+};
+
+/// A start deadline passes while two workers claim, natively and in SQL.
+pub const DEADLINE: Scenario = Scenario {
+    name: "start deadline",
+    tasks: &[Queued, Queued],
+    clients: &[NATIVE_WORK, WORK],
+    deadlines: &[0],
+    lane: 1,
+    faults: Faults { deadlines: 1, expiries: 1, rollbacks: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
+/// The same for a task that waits, and one that is pushed after it.
+pub const DEADLINE_OF_DEPENDENT: Scenario = Scenario {
+    name: "start deadline of a dependent",
+    tasks: &[Queued, Waiting(&[0]), Absent],
+    clients: &[WORK, &[committed(&[Push(2, &[1])])]],
+    deadlines: &[1],
+    faults: Faults { deadlines: 1, ..NONE },
+    ..Scenario::PLAIN
+};
+
 /// Two workers, three tasks, and one slot; leases that end.
 pub const LIMIT: Scenario = Scenario {
     name: "limit",
@@ -517,6 +565,11 @@ pub const STANDARD: &[Scenario] = &[
     LIMIT,
     LOST_EVENTS,
     LOST_GROUP_EVENTS,
+    BATCH,
+    GROWING_BATCH,
+    CANCELLED_BATCH,
+    DEADLINE,
+    DEADLINE_OF_DEPENDENT,
     SUSPENDED,
     SUSPENDED_NATIVE,
     EMISSION_REPEATABLE,
