@@ -147,9 +147,11 @@ BEGIN
         task_id := row.task_id;
         CONTINUE WHEN row.queue <> of_queue OR row.queue IS NULL AND of_queue IS NOT NULL;
         IF row.queue IS NULL THEN
-            -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
-            -- may have come since the loop read its row.
+            -- The dependency of a task that no longer waits: one that ended while the end of its predecessor had this row
+            -- locked. A task without a trace may still come from a dump, or may have come since the loop read its row.
             IF (queue_internal.outcome_of(row.task_id) IS NOT NULL
+                OR (row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
+                   AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id)
                 OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
                    -- A dump may still bring what it waits for.
                    AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE)

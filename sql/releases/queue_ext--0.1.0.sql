@@ -66,6 +66,7 @@ CREATE TABLE queue.queues (
     key_ttl               interval,
     on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
     keep_history          boolean     NOT NULL DEFAULT true,
+    durable_leases        text,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
     CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
@@ -81,7 +82,8 @@ CREATE TABLE queue.queues (
         AND (coalesce(rate_limit, group_rate_limit) IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
-        AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
+        AND on_predecessor_failure IN ('fail', 'cancel', 'continue')
+        AND durable_leases IN ('auto', 'on', 'off'))
 );
 
 -- "state" is queued until a claim makes it running. A queued task whose run_at is in the future is called scheduled.
@@ -3107,9 +3109,11 @@ BEGIN
         task_id := row.task_id;
         CONTINUE WHEN row.queue <> of_queue OR row.queue IS NULL AND of_queue IS NOT NULL;
         IF row.queue IS NULL THEN
-            -- The dependency of a task that no longer waits. A task without a trace may still come from a dump, or
-            -- may have come since the loop read its row.
+            -- The dependency of a task that no longer waits: one that ended while the end of its predecessor had this row
+            -- locked. A task without a trace may still come from a dump, or may have come since the loop read its row.
             IF (queue_internal.outcome_of(row.task_id) IS NOT NULL
+                OR (row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE
+                   AND NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id)
                 OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = row.task_id AND t.state <> 'waiting')
                    -- A dump may still bring what it waits for.
                    AND (row.on_failure = 'continue' AND row.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE)
@@ -4847,6 +4851,8 @@ DECLARE
     -- The first task that is heavier than others: see rates.sql.
     heavy     bigint;
     reserve   integer := 0;
+    durable   CONSTANT boolean :=
+        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) = 'on';
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -4973,8 +4979,8 @@ BEGIN
                             CONTINUE;
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
-                        IF new_token > base + 1000000 THEN
-                            -- Larger than what token_mark covers (src/tokens.rs).
+                        IF durable OR new_token > base + 1000000 THEN
+                            -- Or the token is larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN
@@ -5825,7 +5831,7 @@ DECLARE
     valid   CONSTANT text :=
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
-        'key_ttl, on_predecessor_failure, keep_history';
+        'key_ttl, on_predecessor_failure, keep_history, durable_leases';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -5885,6 +5891,8 @@ BEGIN
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
                     queue_internal.boolean_option(option, value), fresh.keep_history);
+            WHEN 'durable_leases' THEN
+                changed.durable_leases := queue_internal.choice_option(option, value, '{auto, on, off}');
             ELSE
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
@@ -5903,7 +5911,8 @@ BEGIN
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
         delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
         rate_limit = changed.rate_limit, group_rate_limit = changed.group_rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
-        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
+        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
+        durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
     PERFORM queue_internal.policies_changed(changed, options);
 END
@@ -9842,6 +9851,8 @@ Options:
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
+- durable_leases: on, off or auto: whether the commit of a claim waits for the disk, so that its lease survives a crash.
+  Default null: what the setting "queue.durable_leases" of the session says.
 
 Errors: 42501: no right. 42710: the queue exists and if_not_exists is false. 22004, 22023 or 54000: an argument or an
 option is null, invalid or too large.';
@@ -11331,6 +11342,8 @@ COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled tas
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
     'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
+COMMENT ON COLUMN queue.queues.durable_leases IS
+    'Whether leases of the queue have to survive a crash: on, off or auto; null for what the setting says.';
 COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';
 
 COMMENT ON SEQUENCE queue.tasks_id_seq IS 'The ids of tasks. They have gaps and do not follow the order of commits.';
