@@ -115,11 +115,22 @@ impl Protocol {
         table.get(&Key::Batch) == Some(&Row::Batch(true)) && !left
     }
 
+    fn is_member_left(&self, table: &Table) -> bool {
+        (0..self.scenario.tasks.len() as Id)
+            .any(|id| self.scenario.is_member(id) && task(table, id).is_some())
+    }
+
+    /// For the promises: whether the callback has something to wait for.
+    pub fn batch_waits_rightly(&self, table: &Table) -> bool {
+        match table.get(&Key::Batch) {
+            Some(Row::Batch(sealed)) => !sealed || self.is_member_left(table),
+            _ => false,
+        }
+    }
+
     /// For the promises: whether a member has not ended that was pushed.
     pub fn has_live_members(&self, world: &World, open: &Transaction) -> bool {
-        let table = overlaid(&world.committed, &open.writes);
-        (0..self.scenario.tasks.len() as Id)
-            .any(|id| self.scenario.is_member(id) && task(&table, id).is_some())
+        self.is_member_left(&overlaid(&world.committed, &open.writes))
     }
 
     /// For the promises: whether a task becomes a member of a batch whose callback does not wait any more.

@@ -88,6 +88,11 @@ impl Protocol {
         let Some(row) = task(&world.view(session), id).filter(|_| taken) else {
             return self.next_statement(world, session);
         };
+        // Time has passed since the task was chosen.
+        if self.has(Rule::DeadlineIsCheckedAgain) && is_overdue(world, &world.view(session), id) {
+            world.sessions[session].step = Step::Choose;
+            return true;
+        }
         let token = self.grant(world, session, id, row);
         world.write(session, Key::Slot(slot), Row::Slot(id, token));
         world.transaction(session).only_leases = false;

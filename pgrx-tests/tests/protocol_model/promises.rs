@@ -6,7 +6,6 @@
 //! an event or changes nothing, and a sweep after which nothing was committed is not repeated. The one assumption is
 //! that a session that can do a step does it at some time.
 
-use super::deadline::is_overdue;
 use super::memory::Broken;
 use super::protocol::Protocol;
 use super::rows::{Admission, Event, Key, Row, State, Task, dependencies, task, tasks};
@@ -47,9 +46,6 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always("nothing waits for what has ended", |model, world| {
             !model.resting(world) || model.nothing_waits_in_vain(world)
         }),
-        Property::always("a task whose start deadline has passed ends", |model, world| {
-            !model.resting(world) || world.overdue.iter().all(|id| !is_overdue(world, &world.committed, *id))
-        }),
         Property::always("a group with room has no blocked task", |model, world| {
             !model.resting(world) || model.groups_are_admitted(world)
         }),
@@ -75,7 +71,7 @@ impl Protocol {
     fn nothing_waits_in_vain(&self, world: &World) -> bool {
         tasks(&world.committed).filter(|(_, row)| row.state == State::Waiting).all(|(id, row)| {
             if self.scenario.batch == Some(id) {
-                return !self.is_batch_over(&world.committed) || self.comes(world, Event::Dependent(id));
+                return self.batch_waits_rightly(&world.committed) || self.comes(world, Event::Dependent(id));
             }
             if is_suspended(&world.committed, id, row) {
                 return !is_emitted(&world.committed) || self.comes(world, Event::Dependent(id));

@@ -70,6 +70,8 @@ pub enum Rule {
     BatchEventIsLocked,
     /// A claim does not start a task whose start deadline has passed.
     ClaimChecksDeadline,
+    /// It looks at the deadline again when it has waited for a slot.
+    DeadlineIsCheckedAgain,
     /// A task that begins to wait for an event locks the event's row until it commits, and looks after that.
     AwaitLocksEvent,
     /// An emission looks for the tasks that wait in a later statement than the one that locks the event's row.

@@ -325,6 +325,15 @@ pub const CANCELLED_BATCH: Scenario = Scenario {
     ..GROWING_BATCH
 };
 
+/// The callback is cancelled while a member ends.
+pub const CANCELLED_CALLBACK: Scenario = Scenario {
+    name: "cancelled callback",
+    tasks: &[Callback, Member],
+    clients: &[WORK, &[committed(&[Cancel(0)])], &[SEAL]],
+    keep_history: false,
+    ..BATCH
+};
+
 /// A start deadline passes while two workers claim, natively and in SQL.
 pub const DEADLINE: Scenario = Scenario {
     name: "start deadline",
@@ -334,6 +343,15 @@ pub const DEADLINE: Scenario = Scenario {
     lane: 1,
     faults: Faults { deadlines: 1, expiries: 1, rollbacks: 1, ..NONE },
     ..Scenario::PLAIN
+};
+
+/// The same in a queue with one slot.
+pub const DEADLINE_AND_LIMIT: Scenario = Scenario {
+    name: "start deadline and a limit",
+    clients: &[WORK, WORK],
+    lane: 0,
+    max_running: 1,
+    ..DEADLINE
 };
 
 /// The same for a task that waits, and one that is pushed after it.
@@ -568,7 +586,9 @@ pub const STANDARD: &[Scenario] = &[
     BATCH,
     GROWING_BATCH,
     CANCELLED_BATCH,
+    CANCELLED_CALLBACK,
     DEADLINE,
+    DEADLINE_AND_LIMIT,
     DEADLINE_OF_DEPENDENT,
     SUSPENDED,
     SUSPENDED_NATIVE,
