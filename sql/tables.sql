@@ -54,6 +54,7 @@ CREATE TABLE queue.queues (
     key_ttl               interval,
     on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
     keep_history          boolean     NOT NULL DEFAULT true,
+    durable_leases        text,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
     CONSTRAINT queues_lease_check CHECK (extract(epoch FROM lease) > 0),
@@ -69,7 +70,8 @@ CREATE TABLE queue.queues (
         AND (coalesce(rate_limit, group_rate_limit) IS NULL) = (rate_period IS NULL)),
     CONSTRAINT queues_policies_check CHECK (
         delayed_head IN ('block', 'pass') AND ageing > '0' AND key_ttl > '0'
-        AND on_predecessor_failure IN ('fail', 'cancel', 'continue'))
+        AND on_predecessor_failure IN ('fail', 'cancel', 'continue')
+        AND durable_leases IN ('auto', 'on', 'off'))
 );
 
 -- "state" is queued until a claim makes it running. A queued task whose run_at is in the future is called scheduled.

@@ -40,6 +40,21 @@ thread_local! {
     static ASKED: Cell<Option<(c_int, i64)>> = const { Cell::new(None) };
 }
 
+thread_local! {
+    static REQUIRED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, all leases of this process have to survive a crash, whatever settings and queues say, and whether or not SQL
+/// serves the claim.
+pub fn require_always() {
+    REQUIRED.set(true);
+}
+
+/// Whether all leases of this process have to.
+pub fn is_required() -> bool {
+    REQUIRED.get()
+}
+
 /// The end of the last WAL record of this transaction, 0 if there is none.
 fn last_record() -> pg_sys::XLogRecPtr {
     // SAFETY: a plain read of a variable of this process.

@@ -18,6 +18,7 @@ mod failure;
 mod verbs;
 
 use crate::clock::now;
+use crate::durability;
 use crate::extension::{self, Installed};
 use crate::names::shown;
 use crate::process;
@@ -68,8 +69,6 @@ const SESSION: &[(&str, &str)] = &[
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_read_only", "off"),
     ("session_replication_role", "origin"),
-    // A task whose function crashes the server has to count an attempt each time.
-    ("queue.durable_leases", "on"),
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     ("transaction_timeout", "0"),
 ];
@@ -111,6 +110,8 @@ impl Process {
     }
 
     fn run(mut self) {
+        // A task whose function crashes the server has to count an attempt each time.
+        durability::require_always();
         let mut next = Next::Claim;
         loop {
             process::reload_settings();

@@ -32,7 +32,19 @@ pub enum DurableLeases {
     Auto,
 }
 
-/// Whether the leases of this session have to survive a crash.
+impl DurableLeases {
+    /// By its name, as an option of a queue.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        match name {
+            b"on" => Some(Self::On),
+            b"off" => Some(Self::Off),
+            b"auto" => Some(Self::Auto),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the leases of this session have to survive a crash, in queues that do not say.
 pub fn durable_leases() -> DurableLeases {
     DURABLE_LEASES.get()
 }

@@ -200,7 +200,7 @@ fn timeline() -> i64 {
 #[pg_extern(sql = false)]
 fn token_base() -> i64 {
     let range = range(mark().unwrap_or(pg_sys::InvalidOid));
-    if range.must_last(range.base) {
+    if range.must_last(range.base) || durability::is_required() {
         durability::require();
     }
     range.base

@@ -13,7 +13,10 @@ fn cluster(name: &str, extra: &'static str) -> (Cluster, Client) {
     await_base(&mut client, 0);
     client
         .batch_execute(
-            "SELECT queue.create('limited', '{\"max_running\": 1000}'), queue.create('mixed');
+            "SELECT queue.create('limited', '{\"max_running\": 1000}'), queue.create('mixed'),
+                    queue.create('durable', '{\"durable_leases\": \"on\"}'), queue.create('lax', '{\"durable_leases\": \"off\"}');
+             SELECT count(*) FROM queue.push_many('durable', array_fill('1'::jsonb, '{100}'));
+             SELECT count(*) FROM queue.push_many('lax', array_fill('1'::jsonb, '{100}'));
              SELECT count(*) FROM queue.push_many('default', array_fill('1'::jsonb, '{1000}'));
              SELECT count(*) FROM queue.push_many('limited', array_fill('1'::jsonb, '{100}'));
              CREATE FUNCTION claim_and(statement text) RETURNS void LANGUAGE plpgsql AS
@@ -79,6 +82,7 @@ fn a_commit_waits_for_the_disk_unless_it_wrote_nothing_but_leases() {
         "SELECT claim_and('SELECT queue.claim()')",
         "SET synchronous_commit = remote_apply; SELECT queue.claim()",
         "DO $$ BEGIN PERFORM queue.claim(); COMMIT; PERFORM queue.claim(); COMMIT; END $$",
+        "SET queue.durable_leases = on; SELECT 1 / count(*) FROM queue.claim(queue => 'lax')",
     ] {
         // Reading may clean up a page between two claims, and that is a write, too.
         let waited = (0..5).filter(|_| waits(&cluster, statement)).count();
@@ -106,6 +110,11 @@ fn a_commit_waits_for_the_disk_unless_it_wrote_nothing_but_leases() {
         "BEGIN; SELECT queue.push('mixed'); SELECT queue.claim(queue => 'mixed'); COMMIT",
         "SET queue.durable_leases = on; SELECT queue.claim()",
         "SET queue.durable_leases = on; SET synchronous_commit = off; SELECT queue.claim()",
+        // Queues that say so, natively and by SQL.
+        "SELECT 1 / count(*) FROM queue.claim(queue => 'durable')",
+        "SET synchronous_commit = off; SELECT 1 / count(*) FROM queue.claim(queue => 'durable')",
+        "SET synchronous_commit = off; SET queue.fast_path = off; SELECT 1 / count(*) FROM queue.claim(queue => 'durable')",
+        "SET synchronous_commit = off; SELECT 1 / count(*) FROM queue.claim('1 minute', '{mixed, durable}'::text[])",
         // The next commit of a session waits again.
         "BEGIN; SELECT queue.claim(); COMMIT; INSERT INTO orders VALUES (1)",
     ] {

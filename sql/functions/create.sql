@@ -64,6 +64,8 @@ Options:
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
+- durable_leases: on, off or auto: whether the commit of a claim waits for the disk, so that its lease survives a crash.
+  Default null: what the setting "queue.durable_leases" of the session says.
 
 Errors: 42501: no right. 42710: the queue exists and if_not_exists is false. 22004, 22023 or 54000: an argument or an
 option is null, invalid or too large.';

@@ -10,7 +10,7 @@ DECLARE
     valid   CONSTANT text :=
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
-        'key_ttl, on_predecessor_failure, keep_history';
+        'key_ttl, on_predecessor_failure, keep_history, durable_leases';
     changed queue.queues;
     fresh   queue.queues;
     option  text;
@@ -70,6 +70,8 @@ BEGIN
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
                     queue_internal.boolean_option(option, value), fresh.keep_history);
+            WHEN 'durable_leases' THEN
+                changed.durable_leases := queue_internal.choice_option(option, value, '{auto, on, off}');
             ELSE
                 RAISE EXCEPTION 'argument "options" has no option "%"', left(option, 64)
                     USING ERRCODE = 'invalid_parameter_value',
@@ -88,7 +90,8 @@ BEGIN
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
         delayed_head = changed.delayed_head, fair_groups = changed.fair_groups,
         rate_limit = changed.rate_limit, group_rate_limit = changed.group_rate_limit, rate_period = changed.rate_period, ageing = changed.ageing,
-        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure
+        key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
+        durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
     PERFORM queue_internal.policies_changed(changed, options);
 END

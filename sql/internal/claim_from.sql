@@ -44,6 +44,8 @@ DECLARE
     -- The first task that is heavier than others: see rates.sql.
     heavy     bigint;
     reserve   integer := 0;
+    durable   CONSTANT boolean :=
+        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) = 'on';
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -170,8 +172,8 @@ BEGIN
                             CONTINUE;
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
-                        IF new_token > base + 1000000 THEN
-                            -- Larger than what token_mark covers (src/tokens.rs).
+                        IF durable OR new_token > base + 1000000 THEN
+                            -- Or the token is larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN

@@ -12,7 +12,7 @@ use crate::heap::task::Task;
 use crate::heap::write::{self, Change};
 use crate::heap::{Tables, tid};
 use crate::lanes::{self, Key, Queue};
-use crate::settings::{self, DurableLeases};
+use crate::settings::DurableLeases;
 use crate::shared;
 use crate::tokens::Range;
 use crate::transaction::Reservation;
@@ -79,7 +79,8 @@ impl Grant<'_> {
     /// server: that may have crashed the server, and has to count an attempt this time.
     unsafe fn must_last(&self, row: &Task, slot: *mut pg_sys::TupleTableSlot, token: i64) -> bool {
         self.tokens.must_last(token)
-            || match settings::durable_leases() {
+            || durability::is_required()
+            || match self.settings.durable_leases {
                 DurableLeases::On => true,
                 DurableLeases::Off => false,
                 DurableLeases::Auto => {

@@ -1,6 +1,6 @@
 //! The options of a queue that the native fast path needs.
 
-use crate::datum::{microseconds, text};
+use crate::datum::{microseconds, text, text_of};
 use crate::fallback::Reason;
 use crate::heap::Tables;
 use crate::heap::columns::{self, queue as column, task};
@@ -8,6 +8,7 @@ use crate::heap::row::Row;
 use crate::heap::scan::{Compare, Condition, Scan, open_by_key};
 use crate::heap::task::Task;
 use crate::rights::{self, Kinds};
+use crate::settings::DurableLeases;
 use pgrx::prelude::*;
 
 /// The options of a queue.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub limited: bool,
     /// Whether finished tasks are kept.
     pub keep_history: bool,
+    /// Whether leases have to survive a crash.
+    pub durable_leases: DurableLeases,
 }
 
 impl Settings {
@@ -81,6 +84,10 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
                     && row.int(column::FAIR_GROUPS) == 0,
                 limited,
                 keep_history: row.int(column::KEEP_HISTORY) != 0,
+                durable_leases: row
+                    .get(column::DURABLE_LEASES)
+                    .and_then(|option| DurableLeases::named(text_of(option)))
+                    .unwrap_or_else(crate::settings::durable_leases),
             }
         });
         point!(QueueRead);

@@ -22,6 +22,7 @@ const OPTIONS = [
   ["max_running_per_group", "running of a group"], ["rate_limit", "starts at most"],
   ["group_rate_limit", "starts of a group at most"], ["ageing", "ageing"],
   ["key_ttl", "keys held for"], ["delayed_head", "delayed head"], ["on_predecessor_failure", "if a predecessor fails"],
+  ["durable_leases", "leases survive a crash"],
 ];
 
 function options(queue) {

@@ -9,6 +9,11 @@ SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jit
 -- An option that is not named stays; null restores the default.
 SELECT queue.configure('mail', '{"lease": null, "backoff": {"max": "1 hour", "jitter": null}}');
 SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
+-- Whether leases survive a crash, as the setting says by default.
+SELECT queue.configure('mail', '{"durable_leases": "on"}');
+SELECT durable_leases FROM queue.queues WHERE name = 'mail';
+SELECT queue.configure('mail', '{"durable_leases": null}');
+SELECT durable_leases FROM queue.queues WHERE name = 'mail';
 SELECT queue.configure('mail', '{"backoff": null, "max_attempts": null, "keep_history": null}');
 SELECT lease, max_attempts, backoff_kind, backoff_base, backoff_max, backoff_jitter, keep_history FROM queue.queues WHERE name = 'mail';
 

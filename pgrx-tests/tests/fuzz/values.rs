@@ -220,6 +220,7 @@ pub fn of(name: &str, kind: &str) -> BoxedStrategy<String> {
             "key_ttl",
             "on_predecessor_failure",
             "keep_history",
+            "durable_leases",
             "missed_runs",
             "priority",
             "delay",

@@ -33,7 +33,7 @@ const EVERYTHING: &str = "
 /// Rows in every table.
 const SOMETHING: &str = r#"
     SELECT queue.create('mail', '{"max_running": 5, "rate_limit": 100, "group_rate_limit": 2, "rate_period": "1 hour", "key_ttl": "1 day"}'),
-           queue.create('bare', '{"keep_history": false}'), queue.configure('default', '{"lease": "7 minutes", "timeout": "3 hours", "ttl": "1 week", "on_expired": "cancel", "max_queued": 1000}');
+           queue.create('bare', '{"keep_history": false, "durable_leases": "on"}'), queue.configure('default', '{"lease": "7 minutes", "timeout": "3 hours", "ttl": "1 week", "on_expired": "cancel", "max_queued": 1000}');
     SELECT queue.push('mail', '{"n": 1}', key => 'k1'), queue.push('mail', group_key => 'g'),
            queue.push('mail', group_key => 'g'), queue.push('default', delay => '1 hour'),
            queue.push('default', to_jsonb(repeat('x', 20000)), priority => 3),
