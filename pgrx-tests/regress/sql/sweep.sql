@@ -43,7 +43,7 @@ SELECT queue.drop('a', true), queue.drop('b', true), queue.drop('c', true);
 -- An outcome is deleted after a day, but not while a task may still need it: a restored dump can bring the task later.
 INSERT INTO queue_internal.outcomes (task_id, outcome, ended_at)
 VALUES (1001, 'completed', now() - interval '2 days'), (1002, 'completed', now() - interval '2 days');
-INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) VALUES (1001, 2001, 'fail');
+INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure, restored_at) VALUES (1001, 2001, 'fail', now());
 SELECT * FROM pg_temp.turns(false);
 SELECT task_id FROM queue_internal.outcomes ORDER BY task_id;
 INSERT INTO queue.tasks (id, queue, state) VALUES (2001, 'default', 'waiting');
