@@ -10,8 +10,10 @@ const NAMED: &str = "SELECT queue.sleep($1, $2, 'nap', $3::bigint * interval '1 
 impl Client {
     /// Ends a lease like a release, if the time has not passed.
     pub(super) fn sleep(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
-        let Some(Held { id, token }) = self.someones() else { return self.push(session) };
-        let named = self.random.chance(50);
+        // All clients prefer some tasks, so that these are sent to sleep again.
+        let sleeper = self.held.iter().find(|held| held.id % 8 == 0).copied();
+        let Some(Held { id, token }) = sleeper.or_else(|| self.someones()) else { return self.push(session) };
+        let named = sleeper.is_some() || self.random.chance(50);
         let (statement, time) = if named {
             (NAMED, 1000 * (id * 37 % LONGEST_DELAY as i64 + 1))
         } else {
