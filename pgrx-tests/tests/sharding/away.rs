@@ -137,7 +137,11 @@ pub fn what_was_cut_off_is_not_tried_elsewhere(sharded: &Sharded) {
 /// Tasks of all shards, leased for long: their ids and tokens.
 fn hold_some(sharded: &Sharded) -> Vec<(i64, i64)> {
     let mut client = sharded.router.connect();
-    run(&mut client, "SELECT queue.create('held'); SELECT queue.push('held') FROM generate_series(1, 60)");
+    // Their leases are to survive that the server is killed.
+    run(
+        &mut client,
+        "SELECT queue.create('held', '{\"durable_leases\": \"on\"}'); SELECT queue.push('held') FROM generate_series(1, 60)",
+    );
     let mut held = Vec::new();
     while held.len() < 60 {
         let rows =
