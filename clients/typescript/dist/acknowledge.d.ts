@@ -1,0 +1,27 @@
+import { Connection } from "./connection.js";
+import type { Logger, Outages } from "./connection.js";
+import type { Outcome } from "./outcomes.js";
+import type { Statement } from "./sql.js";
+import type { Task } from "./task.js";
+export interface Ended {
+    task: Task;
+    outcome: Outcome;
+}
+export declare class Acknowledger {
+    #private;
+    private readonly connection;
+    private readonly outages;
+    private readonly logger;
+    /** Called with the tasks that the server has been told about. */
+    private readonly done;
+    constructor(connection: Connection, outages: Outages, logger: Logger, 
+    /** Called with the tasks that the server has been told about. */
+    done: (tasks: Task[]) => void);
+    /** How many ends the server has not been told of yet. */
+    get count(): number;
+    add(task: Task, outcome: Outcome): void;
+    /** Returns when the server has been told of all. */
+    flush(): Promise<void>;
+}
+/** The statement for a group. It returns the ids of the tasks for which it was accepted. */
+export declare function acknowledgement(group: Ended[]): Statement;

@@ -1,0 +1,49 @@
+import type { Row } from "./sql.js";
+/** Where the database is: a connection string, or options of pg's Client. They are sent to another thread, so the
+ *  password cannot be a function. */
+export type ConnectionOptions = string | {
+    connectionString?: string;
+    host?: string;
+    port?: number;
+    user?: string;
+    password?: string;
+    database?: string;
+    ssl?: boolean | object;
+    sslnegotiation?: string;
+    application_name?: string;
+    options?: string;
+    connectionTimeoutMillis?: number;
+};
+export declare class Connection {
+    #private;
+    /** Whether it was ever open. */
+    opened: boolean;
+    constructor(options: ConnectionOptions | undefined, name: string);
+    /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
+    query(text: string, values: unknown[], seconds?: number): Promise<Row[]>;
+    /** Asks the server to cancel the statement that is running. It may come too late, or too early. */
+    cancel(): void;
+    /** Closes it without waiting for a statement that is running. */
+    drop(): void;
+}
+/** The SQLSTATE of an error that the server reported. */
+export declare function sqlState(error: unknown): string | undefined;
+/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. */
+export declare function isConnectionLost(error: unknown): boolean;
+/** Waits before a repetition: exponentially longer with full jitter, at most `limit` seconds. */
+export declare function backoff(attempt: number, limit?: number, signal?: AbortSignal): Promise<void>;
+/** A short description of an error for the log. */
+export declare function describe(error: any): string;
+/** What logs have to offer; the console does. */
+export interface Logger {
+    info(message: string): void;
+    warn(message: string): void;
+}
+/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+export declare class Outages {
+    #private;
+    private readonly logger;
+    constructor(logger: Logger);
+    failed(what: string, reason: string): void;
+    worked(what: string): void;
+}

@@ -1,0 +1,97 @@
+// A connection that the worker owns. It is opened when a statement is to be sent, and again after it was lost. Nothing
+// of it outlives a statement, so PgBouncer in transaction mode may be in between.
+import { setTimeout as sleep } from "node:timers/promises";
+import pg from "pg";
+export class Connection {
+    /** Whether it was ever open. */
+    opened = false;
+    #config;
+    #client;
+    constructor(options, name) {
+        this.#config = {
+            fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
+            ...(typeof options === "string" ? { connectionString: options } : options),
+        };
+    }
+    /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
+    async query(text, values, seconds = 60) {
+        try {
+            const client = this.#client ?? await this.#open();
+            // The types of pg do not have query_timeout.
+            const query = { text, values, query_timeout: seconds * 1000 };
+            return (await client.query(query)).rows;
+        }
+        catch (error) {
+            if (isConnectionLost(error))
+                this.drop();
+            throw error;
+        }
+    }
+    /** Asks the server to cancel the statement that is running. It may come too late, or too early. */
+    cancel() {
+        const client = this.#client;
+        if (client === undefined)
+            return;
+        try {
+            const other = new pg.Client(this.#config);
+            const wire = other.connection;
+            wire.on("error", () => { });
+            wire.once(other.ssl ? "sslconnect" : "connect", () => wire.cancel(client.processID, client.secretKey));
+            if (other.host.startsWith("/"))
+                wire.connect(`${other.host}/.s.PGSQL.${other.port}`);
+            else
+                wire.connect(other.port, other.host);
+        }
+        catch {
+            this.drop(); // This part of pg is not documented. A server that loses its client ends the statement, too.
+        }
+    }
+    /** Closes it without waiting for a statement that is running. */
+    drop() {
+        this.#client?.end().catch(() => { });
+        this.#client = undefined;
+    }
+    async #open() {
+        const client = new pg.Client(this.#config);
+        client.on("error", () => { if (this.#client === client)
+            this.#client = undefined; });
+        this.#client = client;
+        await client.connect();
+        this.opened = true;
+        return client;
+    }
+}
+/** The SQLSTATE of an error that the server reported. */
+export function sqlState(error) {
+    return error instanceof pg.DatabaseError ? error.code : undefined;
+}
+/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. */
+export function isConnectionLost(error) {
+    return /^(08...|57P0[1-5]|53300|25006)$/.test(sqlState(error) ?? "08000");
+}
+/** Waits before a repetition: exponentially longer with full jitter, at most `limit` seconds. */
+export async function backoff(attempt, limit = 10, signal) {
+    const seconds = Math.random() * Math.min(limit, 0.1 * 2 ** Math.min(attempt, 10));
+    await sleep(seconds * 1000, undefined, signal && { signal }).catch(() => { });
+}
+/** A short description of an error for the log. */
+export function describe(error) {
+    return error?.message || error?.code || String(error);
+}
+/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+export class Outages {
+    logger;
+    #failing = new Set();
+    constructor(logger) {
+        this.logger = logger;
+    }
+    failed(what, reason) {
+        if (this.#failing.size === 0)
+            this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
+        this.#failing.add(what);
+    }
+    worked(what) {
+        if (this.#failing.delete(what) && this.#failing.size === 0)
+            this.logger.info("queue_ext: working again");
+    }
+}

@@ -1,0 +1,21 @@
+export interface Statement {
+    text: string;
+    values: (string | null)[];
+}
+export type Row = Record<string, any>;
+/** Whatever can run a statement: a connection or transaction of pg, TypeORM, Prisma or Drizzle. */
+export type Queryable = {
+    query(text: string, values: any[]): Promise<any>;
+} | {
+    $queryRawUnsafe(text: string, ...values: any[]): Promise<any>;
+} | {
+    execute(query: any): Promise<any>;
+};
+export declare function send(connection: Queryable, { text, values }: Statement): Promise<Row[]>;
+/** The text of a PostgreSQL array. */
+export declare function arrayText(elements: readonly (string | number | bigint | null)[]): string;
+/** The text of a JSON value, or null if there is none. */
+export declare function jsonText(value: unknown): string | null;
+/** A PostgreSQL interval, such as "5 minutes", or a number of seconds. */
+export type Interval = string | number;
+export declare function intervalText(interval: Interval): string;

@@ -1,0 +1,49 @@
+import type { StopReason } from "./outcomes.js";
+import type { Queryable, Row } from "./sql.js";
+/** What the heartbeat does for a task. */
+export interface Lease {
+    pause(task: Task): void;
+    resume(task: Task): void;
+    progress(task: Task, json: string): void;
+}
+/** The columns of a claim. Times are sent as numbers, because libraries read timestamps in different ways. */
+export declare const COLUMNS = "id::text, token::text, queue, kind, payload, headers, attempt, max_attempts, priority, key, group_key,\n  progress, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,\n  extract(epoch FROM lease_until)::float8 AS lease_until,\n  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds";
+export declare class Task<Payload = any> {
+    #private;
+    /** A bigint, as a string. */
+    readonly id: string;
+    /** The fencing token of this attempt: a bigint below 2^53, as a string. */
+    readonly token: string;
+    readonly queue: string;
+    readonly kind: string | null;
+    readonly payload: Payload;
+    readonly headers: Record<string, any> | null;
+    readonly attempt: number;
+    readonly max_attempts: number;
+    readonly priority: number;
+    readonly key: string | null;
+    readonly group_key: string | null;
+    /** What an earlier attempt last reported as progress. */
+    readonly progress: any;
+    /** The reason for which the task should stop. */
+    stopReason: StopReason | undefined;
+    /** Whether the handler has completed the task itself. */
+    completed: boolean;
+    /** Whether the server refused to complete it, because the lease is lost. */
+    refused: boolean;
+    constructor(row: Row, lease?: Lease);
+    get run_at(): Date;
+    get created_at(): Date;
+    /** When the lease would have ended without heartbeats, by the server's clock. */
+    get lease_until(): Date;
+    /** Aborted when the handler should stop. Its reason is a `Stopped`. */
+    get signal(): AbortSignal;
+    /** Reports any JSON value as the progress of the task, with the next heartbeat. */
+    setProgress(value: unknown): void;
+    /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
+    complete(connection: Queryable, result?: unknown): Promise<void>;
+    /** Asks the handler to stop. The first reason stays. */
+    stop(reason: StopReason): void;
+}
+/** Libraries wrap the error of PostgreSQL in one of their own. */
+export declare function isLeaseLost(error: any): boolean;

@@ -1,0 +1,122 @@
+// A connection that the worker owns. It is opened when a statement is to be sent, and again after it was lost. Nothing
+// of it outlives a statement, so PgBouncer in transaction mode may be in between.
+
+import { setTimeout as sleep } from "node:timers/promises";
+import pg from "pg";
+import type { Row } from "./sql.js";
+
+/** Where the database is: a connection string, or options of pg's Client. They are sent to another thread, so the
+ *  password cannot be a function. */
+export type ConnectionOptions = string | {
+  connectionString?: string;
+  host?: string;
+  port?: number;
+  user?: string;
+  password?: string;
+  database?: string;
+  ssl?: boolean | object;
+  sslnegotiation?: string;
+  application_name?: string;
+  options?: string;
+  connectionTimeoutMillis?: number;
+};
+
+export class Connection {
+  /** Whether it was ever open. */
+  opened = false;
+  readonly #config: object;
+  #client: pg.Client | undefined;
+
+  constructor(options: ConnectionOptions | undefined, name: string) {
+    this.#config = {
+      fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
+      ...(typeof options === "string" ? { connectionString: options } : options),
+    };
+  }
+
+  /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
+  async query(text: string, values: unknown[], seconds = 60): Promise<Row[]> {
+    try {
+      const client = this.#client ?? await this.#open();
+      // The types of pg do not have query_timeout.
+      const query = { text, values, query_timeout: seconds * 1000 } as pg.QueryConfig;
+      return (await client.query<Row>(query)).rows;
+    } catch (error) {
+      if (isConnectionLost(error)) this.drop();
+      throw error;
+    }
+  }
+
+  /** Asks the server to cancel the statement that is running. It may come too late, or too early. */
+  cancel(): void {
+    const client = this.#client as any;
+    if (client === undefined) return;
+    try {
+      const other = new pg.Client(this.#config) as any;
+      const wire = other.connection;
+      wire.on("error", () => {});
+      wire.once(other.ssl ? "sslconnect" : "connect", () => wire.cancel(client.processID, client.secretKey));
+      if (other.host.startsWith("/")) wire.connect(`${other.host}/.s.PGSQL.${other.port}`);
+      else wire.connect(other.port, other.host);
+    } catch {
+      this.drop(); // This part of pg is not documented. A server that loses its client ends the statement, too.
+    }
+  }
+
+  /** Closes it without waiting for a statement that is running. */
+  drop(): void {
+    this.#client?.end().catch(() => {});
+    this.#client = undefined;
+  }
+
+  async #open(): Promise<pg.Client> {
+    const client = new pg.Client(this.#config);
+    client.on("error", () => { if (this.#client === client) this.#client = undefined; });
+    this.#client = client;
+    await client.connect();
+    this.opened = true;
+    return client;
+  }
+}
+
+/** The SQLSTATE of an error that the server reported. */
+export function sqlState(error: unknown): string | undefined {
+  return error instanceof pg.DatabaseError ? error.code : undefined;
+}
+
+/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. */
+export function isConnectionLost(error: unknown): boolean {
+  return /^(08...|57P0[1-5]|53300|25006)$/.test(sqlState(error) ?? "08000");
+}
+
+/** Waits before a repetition: exponentially longer with full jitter, at most `limit` seconds. */
+export async function backoff(attempt: number, limit = 10, signal?: AbortSignal): Promise<void> {
+  const seconds = Math.random() * Math.min(limit, 0.1 * 2 ** Math.min(attempt, 10));
+  await sleep(seconds * 1000, undefined, signal && { signal }).catch(() => {});
+}
+
+/** A short description of an error for the log. */
+export function describe(error: any): string {
+  return error?.message || error?.code || String(error);
+}
+
+/** What logs have to offer; the console does. */
+export interface Logger {
+  info(message: string): void;
+  warn(message: string): void;
+}
+
+/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+export class Outages {
+  readonly #failing = new Set<string>();
+  constructor(private readonly logger: Logger) {}
+
+  failed(what: string, reason: string): void {
+    if (this.#failing.size === 0) this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
+    this.#failing.add(what);
+  }
+
+  worked(what: string): void {
+    if (this.#failing.delete(what) && this.#failing.size === 0) this.logger.info("queue_ext: working again");
+  }
+}

@@ -1,0 +1,175 @@
+// The thread that extends the leases of all tasks in one statement, and reports which of them are lost or to be
+// cancelled.
+
+import { parentPort, workerData } from "node:worker_threads";
+import { Connection, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { now } from "./heartbeat.js";
+import type { HeartbeatOptions, Order, Report } from "./heartbeat.js";
+
+/** All times are of the monotonic clock. The server says how long a lease is, and it counts from before the statement
+ *  was sent, so that it never ends later here than there. */
+interface Held {
+  key: string;
+  id: string;
+  token: string;
+  ends: number;
+  /** When it is to be extended, and how long after the last time. */
+  due: number;
+  pace: number;
+  progress: string | null;
+  cancelled: boolean;
+  /** The handler is completing it. */
+  paused: boolean;
+  /** Another transaction had locked the task, so it is extended alone. */
+  locked: boolean;
+}
+
+const port = parentPort!;
+const options: HeartbeatOptions = workerData;
+const connection = new Connection(options.connection, options.name);
+const leases = new Map<string, Held>();
+let beating = false;
+let failures = 0;
+let timer: NodeJS.Timeout | undefined;
+
+port.on("message", (order: Order) => {
+  if ("end" in order) {
+    connection.drop();
+    clearTimeout(timer);
+    port.close();
+    return;
+  }
+  if ("hold" in order) {
+    for (const { key, id, token, seconds, since } of order.hold) {
+      const held: Held = {
+        key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, paused: false, locked: false,
+      };
+      granted(held, seconds, since);
+      leases.set(key, held);
+    }
+  } else if ("drop" in order) {
+    for (const key of order.drop) leases.delete(key);
+  } else if ("pause" in order) {
+    const held = leases.get(order.pause);
+    if (held) held.paused = order.paused;
+  } else {
+    const held = leases.get(order.progress);
+    if (held) held.progress = order.json;
+  }
+  schedule();
+});
+
+function report(message: Report): void {
+  port.postMessage(message);
+}
+
+function granted(held: Held, seconds: number, since: number): void {
+  held.ends = since + seconds;
+  held.pace = Math.max(0.1, Math.min(options.heartbeat, seconds / 3));
+  held.due = since + held.pace;
+}
+
+function schedule(): void {
+  clearTimeout(timer);
+  let next = Infinity;
+  for (const held of leases.values()) {
+    if (!held.paused) next = Math.min(next, held.ends, beating ? Infinity : held.due);
+  }
+  if (next < Infinity) timer = setTimeout(tick, Math.max(0, next - now()) * 1000 + 1);
+}
+
+function tick(): void {
+  const moment = now();
+  const active = [...leases.values()].filter((held) => !held.paused);
+  lost(active.filter((held) => held.ends <= moment));
+  if (!beating && active.some((held) => held.due <= moment)) {
+    beating = true;
+    void beat().finally(() => {
+      beating = false;
+      schedule();
+    });
+  }
+  schedule();
+}
+
+/** Extends all leases, also those that are not due yet, so that they are due together the next time. */
+async function beat(): Promise<void> {
+  const active = [...leases.values()].filter((held) => !held.paused && held.ends > now());
+  const pace = Math.min(...active.map((held) => held.pace));
+  try {
+    await extend(active.filter((held) => !held.locked), pace);
+    for (const held of active) if (held.locked) await extend([held], pace);
+    if (failures > 0) report({ worked: true });
+    failures = 0;
+  } catch (error) {
+    report({ failed: describe(error) });
+    await backoff(failures++, pace);
+  }
+}
+
+async function extend(batch: Held[], pace: number): Promise<void> {
+  if (batch.length === 0) return;
+  const since = now();
+  const progress = batch.map((held) => held.progress);
+  let rows;
+  try {
+    // The time limit holds for this statement alone. It is set before extend_many is called because the last argument
+    // depends on it.
+    rows = await connection.query(`
+      SELECT e.id, e.cancel_requested, extract(epoch FROM e.lease_until - clock_timestamp())::float8 AS seconds
+      FROM set_config('lock_timeout', $5, true) AS s (set), queue.extend_many(
+          $1::bigint[], $2::bigint[], $3::interval, CASE WHEN s.set IS NOT NULL THEN $4::jsonb[] END) AS e`,
+    [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
+      progress.some((json) => json !== null) ? progress : null, `${Math.ceil(pace * 100)}ms`], Math.max(1, pace));
+  } catch (error) {
+    const code = sqlState(error) ?? "";
+    if (isConnectionLost(error) || !/^(22|55P03)/.test(code)) throw error;
+    await isolate(batch, pace, code === "55P03");
+    return;
+  }
+  // If the worker has claimed a task again, only the newer lease counts.
+  const newest = new Map<string, Held>();
+  for (const held of batch) {
+    if (Number(held.token) > Number(newest.get(held.id)?.token ?? -1)) newest.set(held.id, held);
+  }
+  const kept = new Set<Held>();
+  const cancelled: string[] = [];
+  for (const row of rows) {
+    const held = newest.get(row.id)!;
+    kept.add(held);
+    granted(held, row.seconds, since);
+    held.locked = false;
+    if (held.progress === progress[batch.indexOf(held)]) held.progress = null;
+    if (row.cancel_requested && !held.cancelled) cancelled.push(held.key);
+    held.cancelled = row.cancel_requested;
+  }
+  if (cancelled.length > 0) report({ stop: cancelled, reason: "cancelled" });
+  // Of these some may have ended, or been paused, while the statement was under way.
+  lost(batch.filter((held) => !kept.has(held) && !held.paused && leases.get(held.key) === held));
+}
+
+/** One task has made the statement fail for all: a handler's transaction has locked it, or its progress is not valid
+ *  for PostgreSQL. Halves the batch until that task is alone. */
+async function isolate(batch: Held[], pace: number, locked: boolean): Promise<void> {
+  const [first, second] = batch;
+  if (second !== undefined) {
+    const half = batch.length >> 1;
+    await extend(batch.slice(0, half), pace);
+    await extend(batch.slice(half), pace);
+  } else if (locked) {
+    first!.locked = true;
+    first!.due = now() + pace;
+  } else if (first!.progress === null) {
+    throw new Error("the server refuses to extend leases: are the options lease and heartbeat valid?");
+  } else {
+    report({ warning: `task ${first!.id}: PostgreSQL cannot store its progress` });
+    first!.progress = null;
+    await extend(batch, pace);
+  }
+}
+
+function lost(batch: Held[]): void {
+  if (batch.length === 0) return;
+  for (const held of batch) leases.delete(held.key);
+  report({ stop: batch.map((held) => held.key), reason: "lost" });
+}

@@ -1,0 +1,82 @@
+// How an attempt can end, and what a handler throws to choose it.
+
+import { intervalText, jsonText } from "./sql.js";
+import type { Interval } from "./sql.js";
+import type { Task } from "./task.js";
+
+/** Ends the attempt as failed. The task is retried after `delay`, or without one after its backoff. */
+export class Retry extends Error {
+  override readonly name = "Retry";
+  constructor(readonly delay?: Interval | null, message = "the handler asked for a retry") {
+    super(message);
+  }
+}
+
+/** Ends the task as failed: it moves to the dead letters without further attempts. */
+export class Discard extends Error {
+  override readonly name = "Discard";
+}
+
+/** Gives the task back for `delay`. The attempt does not count. */
+export class Snooze extends Error {
+  override readonly name = "Snooze";
+  constructor(readonly delay: Interval) {
+    super("the handler gave the task back");
+  }
+}
+
+export type StopReason = "cancelled" | "lost" | "shutdown";
+
+/** The reason of a task's signal. A handler that stops throws it, as `task.signal.throwIfAborted()` does. */
+export class Stopped extends Error {
+  override readonly name = "Stopped";
+  constructor(readonly reason: StopReason) {
+    super(`the task was stopped: ${reason}`);
+  }
+}
+
+export type Outcome =
+  | { verb: "complete"; result: string | null }
+  | { verb: "fail"; error: string; details: string; retryIn: string | null; permanent: boolean; cause?: unknown }
+  | { verb: "release"; delay: string }
+  | { verb: "confirm_cancel" };
+
+/** Throws if the result cannot be written as JSON. */
+export function completed(result: unknown): Outcome {
+  return { verb: "complete", result: jsonText(result) };
+}
+
+export function failed(
+  error: string, type: string, retryIn: Interval | null = null, permanent = false, cause?: unknown,
+): Outcome {
+  return {
+    // PostgreSQL stores no NUL character, and queue.fail refuses an error of more than 1 MB.
+    verb: "fail", error: error.replaceAll("\0", "").slice(0, 200_000) || type, details: JSON.stringify({ type }),
+    retryIn: retryIn === null ? null : intervalText(retryIn), permanent, cause,
+  };
+}
+
+export const RELEASED: Outcome = { verb: "release", delay: "0" };
+
+/** The outcome of a handler that threw. Undefined if there is nothing to report. */
+export function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined {
+  if (task.refused) return undefined;
+  if (task.stopReason !== undefined && isStop(error)) {
+    return { cancelled: { verb: "confirm_cancel" } as const, shutdown: RELEASED, lost: undefined }[task.stopReason];
+  }
+  if (error instanceof Retry) return failed(error.message, error.name, error.delay);
+  if (error instanceof Discard) return failed(error.message, error.name, null, true);
+  if (error instanceof Snooze) return { verb: "release", delay: intervalText(error.delay) };
+  return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, null, false, error);
+}
+
+/** Libraries that take a signal throw its reason, or an AbortError of their own. */
+function isStop(error: unknown): boolean {
+  return error instanceof Stopped || (error instanceof Error && (error.name === "AbortError" || isStop(error.cause)));
+}
+
+function report(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const stack = error.stack || String(error);
+  return error.cause === undefined ? stack : `${stack}\nCaused by: ${report(error.cause)}`;
+}

@@ -1,0 +1,52 @@
+// One way to send a statement through every library that a caller may use.
+//
+// Every parameter is sent as text and cast by the statement ($1::text::jsonb), because libraries differ in how they send
+// objects, dates and arrays, but not in how they send a string.
+
+export interface Statement {
+  text: string;
+  values: (string | null)[];
+}
+
+export type Row = Record<string, any>;
+
+/** Whatever can run a statement: a connection or transaction of pg, TypeORM, Prisma or Drizzle. */
+export type Queryable =
+  | { query(text: string, values: any[]): Promise<any> }
+  | { $queryRawUnsafe(text: string, ...values: any[]): Promise<any> }
+  | { execute(query: any): Promise<any> };
+
+export async function send(connection: Queryable, { text, values }: Statement): Promise<Row[]> {
+  const library = connection as Record<string, any>;
+  let result;
+  if (typeof library.$queryRawUnsafe === "function") {
+    result = await library.$queryRawUnsafe(text, ...values);
+  } else if (typeof library.query === "function") {
+    result = await library.query(text, values);
+  } else if (typeof library.execute === "function") {
+    // Drizzle takes anything with this method for a query. Its own template would need the caller's copy of Drizzle.
+    const query = { toQuery: () => ({ sql: text, params: values }), getSQL: () => query };
+    result = await library.execute(query);
+  } else {
+    throw new TypeError("the connection has none of the methods query, $queryRawUnsafe and execute");
+  }
+  return Array.isArray(result) ? result : result.rows;
+}
+
+/** The text of a PostgreSQL array. */
+export function arrayText(elements: readonly (string | number | bigint | null)[]): string {
+  return `{${elements.map((element) =>
+    element === null ? "NULL" : `"${String(element).replace(/["\\]/g, "\\$&")}"`).join(",")}}`;
+}
+
+/** The text of a JSON value, or null if there is none. */
+export function jsonText(value: unknown): string | null {
+  return value === null ? null : JSON.stringify(value) ?? null;
+}
+
+/** A PostgreSQL interval, such as "5 minutes", or a number of seconds. */
+export type Interval = string | number;
+
+export function intervalText(interval: Interval): string {
+  return typeof interval === "number" ? `${interval} seconds` : interval;
+}

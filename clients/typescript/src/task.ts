@@ -1,0 +1,125 @@
+// A claimed task, as its handler sees it. The columns keep their SQL names.
+
+import { Stopped } from "./outcomes.js";
+import type { StopReason } from "./outcomes.js";
+import { jsonText, send } from "./sql.js";
+import type { Queryable, Row } from "./sql.js";
+
+/** What the heartbeat does for a task. */
+export interface Lease {
+  pause(task: Task): void;
+  resume(task: Task): void;
+  progress(task: Task, json: string): void;
+}
+
+const LEASE_LOST = ["QX001", "QX003"];
+
+/** The columns of a claim. Times are sent as numbers, because libraries read timestamps in different ways. */
+export const COLUMNS = `id::text, token::text, queue, kind, payload, headers, attempt, max_attempts, priority, key, group_key,
+  progress, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,
+  extract(epoch FROM lease_until)::float8 AS lease_until,
+  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds`;
+
+export class Task<Payload = any> {
+  /** A bigint, as a string. */
+  readonly id: string;
+  /** The fencing token of this attempt: a bigint below 2^53, as a string. */
+  readonly token: string;
+  readonly queue: string;
+  readonly kind: string | null;
+  readonly payload: Payload;
+  readonly headers: Record<string, any> | null;
+  readonly attempt: number;
+  readonly max_attempts: number;
+  readonly priority: number;
+  readonly key: string | null;
+  readonly group_key: string | null;
+  /** What an earlier attempt last reported as progress. */
+  readonly progress: any;
+
+  /** The reason for which the task should stop. */
+  stopReason: StopReason | undefined;
+  /** Whether the handler has completed the task itself. */
+  completed = false;
+  /** Whether the server refused to complete it, because the lease is lost. */
+  refused = false;
+
+  readonly #row: Row;
+  readonly #lease: Lease | undefined;
+  #controller: AbortController | undefined;
+
+  constructor(row: Row, lease?: Lease) {
+    this.id = row.id;
+    this.token = row.token;
+    this.queue = row.queue;
+    this.kind = row.kind;
+    this.payload = row.payload;
+    this.headers = row.headers;
+    this.attempt = row.attempt;
+    this.max_attempts = row.max_attempts;
+    this.priority = row.priority;
+    this.key = row.key;
+    this.group_key = row.group_key;
+    this.progress = row.progress;
+    this.#row = row;
+    this.#lease = lease;
+  }
+
+  get run_at(): Date { return new Date(this.#row.run_at * 1000); }
+  get created_at(): Date { return new Date(this.#row.created_at * 1000); }
+  /** When the lease would have ended without heartbeats, by the server's clock. */
+  get lease_until(): Date { return new Date(this.#row.lease_until * 1000); }
+
+  /** Aborted when the handler should stop. Its reason is a `Stopped`. */
+  get signal(): AbortSignal {
+    // Made when it is asked for, since most handlers do not use it and it costs more than the rest of the task.
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController();
+      if (this.stopReason !== undefined) this.#controller.abort(new Stopped(this.stopReason));
+    }
+    return this.#controller.signal;
+  }
+
+  /** Reports any JSON value as the progress of the task, with the next heartbeat. */
+  setProgress(value: unknown): void {
+    this.#lease?.progress(this, JSON.stringify(value));
+  }
+
+  /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
+  async complete(connection: Queryable, result?: unknown): Promise<void> {
+    // From now on the caller's transaction locks the task, and a heartbeat would wait for that transaction.
+    this.#lease?.pause(this);
+    this.completed = true;
+    try {
+      await send(connection, {
+        text: "SELECT queue.complete($1::text::bigint, $2::text::bigint, $3::text::jsonb)::text",
+        values: [this.id, this.token, jsonText(result)],
+      });
+    } catch (error) {
+      this.completed = false;
+      if (isLeaseLost(error)) {
+        this.refused = true;
+        this.stop("lost");
+      } else {
+        this.#lease?.resume(this);
+      }
+      throw error;
+    }
+  }
+
+  /** Asks the handler to stop. The first reason stays. */
+  stop(reason: StopReason): void {
+    if (this.stopReason !== undefined) return;
+    this.stopReason = reason;
+    this.#controller?.abort(new Stopped(reason));
+  }
+}
+
+/** Libraries wrap the error of PostgreSQL in one of their own. */
+export function isLeaseLost(error: any): boolean {
+  for (let depth = 0; error && depth < 5; depth++) {
+    if (LEASE_LOST.includes(error.code) || LEASE_LOST.includes(error.meta?.code)) return true;
+    error = error.cause ?? error.meta?.driverAdapterError;
+  }
+  return false;
+}
