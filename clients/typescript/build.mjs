@@ -10,4 +10,4 @@ try {
 } catch {
   process.exit(0);
 }
-process.exit(spawnSync(process.execPath, [compiler], { cwd: import.meta.dirname, stdio: "inherit" }).status ?? 1);
+process.exit(spawnSync(process.execPath, [compiler], { cwd: new URL(".", import.meta.url), stdio: "inherit" }).status ?? 1);

@@ -22,6 +22,8 @@ export declare class Acknowledger {
     add(task: Task, outcome: Outcome): void;
     /** Returns when the server has been told of all. */
     flush(): Promise<void>;
+    /** Gives up what could not be reported. The leases of these tasks will expire. */
+    abandon(): void;
 }
 /** The statement for a group. It returns the ids of the tasks for which it was accepted. */
 export declare function acknowledgement(group: Ended[]): Statement;

@@ -13,6 +13,7 @@ export class Acknowledger {
     #waiting = [];
     #count = 0;
     #busy;
+    #abandoned = new AbortController();
     constructor(connection, outages, logger, 
     /** Called with the tasks that the server has been told about. */
     done) {
@@ -34,6 +35,10 @@ export class Acknowledger {
     async flush() {
         while (this.#busy)
             await this.#busy;
+    }
+    /** Gives up what could not be reported. The leases of these tasks will expire. */
+    abandon() {
+        this.#abandoned.abort();
     }
     async #run() {
         await null; // Handlers that end in the same turn of the event loop go together.
@@ -60,7 +65,7 @@ export class Acknowledger {
     }
     async #send(group) {
         let repeated = false;
-        for (let attempt = 0;; attempt++) {
+        for (let attempt = 0; !this.#abandoned.signal.aborted; attempt++) {
             try {
                 const { text, values } = acknowledgement(group);
                 const accepted = new Set((await this.connection.query(text, values)).map((row) => row.id));
@@ -83,7 +88,7 @@ export class Acknowledger {
                     return this.#isolate(group, error);
                 }
                 this.outages.failed("acknowledgement", describe(error));
-                await backoff(attempt);
+                await backoff(attempt, 10, this.#abandoned.signal);
             }
         }
     }

@@ -13,8 +13,7 @@ let timer;
 port.on("message", (order) => {
     if ("end" in order) {
         connection.drop();
-        clearTimeout(timer);
-        port.close();
+        setImmediate(() => process.exit()); // Of this thread.
         return;
     }
     if ("hold" in order) {

@@ -1,5 +1,4 @@
-import type { StopReason } from "./outcomes.js";
-import type { Queryable, Row } from "./sql.js";
+import type { Queryable } from "./sql.js";
 /** What the heartbeat does for a task. */
 export interface Lease {
     pause(task: Task): void;
@@ -25,13 +24,6 @@ export declare class Task<Payload = any> {
     readonly group_key: string | null;
     /** What an earlier attempt last reported as progress. */
     readonly progress: any;
-    /** The reason for which the task should stop. */
-    stopReason: StopReason | undefined;
-    /** Whether the handler has completed the task itself. */
-    completed: boolean;
-    /** Whether the server refused to complete it, because the lease is lost. */
-    refused: boolean;
-    constructor(row: Row, lease?: Lease);
     get run_at(): Date;
     get created_at(): Date;
     /** When the lease would have ended without heartbeats, by the server's clock. */
@@ -42,8 +34,6 @@ export declare class Task<Payload = any> {
     setProgress(value: unknown): void;
     /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
     complete(connection: Queryable, result?: unknown): Promise<void>;
-    /** Asks the handler to stop. The first reason stays. */
-    stop(reason: StopReason): void;
 }
 /** Libraries wrap the error of PostgreSQL in one of their own. */
 export declare function isLeaseLost(error: any): boolean;

@@ -23,15 +23,16 @@ export class Task {
     group_key;
     /** What an earlier attempt last reported as progress. */
     progress;
-    /** The reason for which the task should stop. */
+    /** The reason for which the task should stop. @internal */
     stopReason;
-    /** Whether the handler has completed the task itself. */
+    /** Whether the handler has completed the task itself. @internal */
     completed = false;
-    /** Whether the server refused to complete it, because the lease is lost. */
+    /** Whether the server refused to complete it, because the lease is lost. @internal */
     refused = false;
     #row;
     #lease;
     #controller;
+    /** @internal */
     constructor(row, lease) {
         this.id = row.id;
         this.token = row.token;
@@ -89,11 +90,11 @@ export class Task {
             throw error;
         }
     }
-    /** Asks the handler to stop. The first reason stays. */
+    /** Asks the handler to stop. The first reason stays, but there is nothing to report for a task whose lease is lost.
+     *  @internal */
     stop(reason) {
-        if (this.stopReason !== undefined)
-            return;
-        this.stopReason = reason;
+        if (this.stopReason === undefined || reason === "lost")
+            this.stopReason = reason;
         this.#controller?.abort(new Stopped(reason));
     }
 }

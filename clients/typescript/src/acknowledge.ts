@@ -21,6 +21,7 @@ export class Acknowledger {
   #waiting: Ended[] = [];
   #count = 0;
   #busy: Promise<void> | undefined;
+  readonly #abandoned = new AbortController();
 
   constructor(
     private readonly connection: Connection, private readonly outages: Outages, private readonly logger: Logger,
@@ -42,6 +43,11 @@ export class Acknowledger {
   /** Returns when the server has been told of all. */
   async flush(): Promise<void> {
     while (this.#busy) await this.#busy;
+  }
+
+  /** Gives up what could not be reported. The leases of these tasks will expire. */
+  abandon(): void {
+    this.#abandoned.abort();
   }
 
   async #run(): Promise<void> {
@@ -69,7 +75,7 @@ export class Acknowledger {
 
   async #send(group: Ended[]): Promise<void> {
     let repeated = false;
-    for (let attempt = 0; ; attempt++) {
+    for (let attempt = 0; !this.#abandoned.signal.aborted; attempt++) {
       try {
         const { text, values } = acknowledgement(group);
         const accepted = new Set((await this.connection.query(text, values)).map((row) => row.id));
@@ -88,7 +94,7 @@ export class Acknowledger {
           return this.#isolate(group, error);
         }
         this.outages.failed("acknowledgement", describe(error));
-        await backoff(attempt);
+        await backoff(attempt, 10, this.#abandoned.signal);
       }
     }
   }

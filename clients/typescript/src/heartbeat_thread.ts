@@ -35,8 +35,7 @@ let timer: NodeJS.Timeout | undefined;
 port.on("message", (order: Order) => {
   if ("end" in order) {
     connection.drop();
-    clearTimeout(timer);
-    port.close();
+    setImmediate(() => process.exit()); // Of this thread.
     return;
   }
   if ("hold" in order) {

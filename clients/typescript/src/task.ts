@@ -37,17 +37,18 @@ export class Task<Payload = any> {
   /** What an earlier attempt last reported as progress. */
   readonly progress: any;
 
-  /** The reason for which the task should stop. */
+  /** The reason for which the task should stop. @internal */
   stopReason: StopReason | undefined;
-  /** Whether the handler has completed the task itself. */
+  /** Whether the handler has completed the task itself. @internal */
   completed = false;
-  /** Whether the server refused to complete it, because the lease is lost. */
+  /** Whether the server refused to complete it, because the lease is lost. @internal */
   refused = false;
 
   readonly #row: Row;
   readonly #lease: Lease | undefined;
   #controller: AbortController | undefined;
 
+  /** @internal */
   constructor(row: Row, lease?: Lease) {
     this.id = row.id;
     this.token = row.token;
@@ -107,10 +108,10 @@ export class Task<Payload = any> {
     }
   }
 
-  /** Asks the handler to stop. The first reason stays. */
+  /** Asks the handler to stop. The first reason stays, but there is nothing to report for a task whose lease is lost.
+   *  @internal */
   stop(reason: StopReason): void {
-    if (this.stopReason !== undefined) return;
-    this.stopReason = reason;
+    if (this.stopReason === undefined || reason === "lost") this.stopReason = reason;
     this.#controller?.abort(new Stopped(reason));
   }
 }

@@ -280,7 +280,13 @@ export class Worker {
 
   #heard(report: Report): void {
     if ("stop" in report) {
-      for (const key of report.stop) this.#held.get(key)?.stop(report.reason);
+      for (const key of report.stop) {
+        const task = this.#held.get(key);
+        // The heartbeat does not know yet that a task has ended.
+        if (task === undefined || !this.#running.has(task)) continue;
+        if (report.reason === "lost") this.#logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
+        task.stop(report.reason);
+      }
     } else if ("failed" in report) {
       this.#outages.failed("heartbeat", report.failed);
     } else if ("worked" in report) {
@@ -306,6 +312,7 @@ export class Worker {
     this.#running.clear();
     this.#changed();
     await within(FLUSH, this.#acknowledger.flush());
+    this.#acknowledger.abandon();
     if (this.#acknowledger.count > 0) {
       this.#logger.warn(`queue_ext: ${this.#acknowledger.count} tasks could not be acknowledged; their leases will expire`);
     }

@@ -6,10 +6,11 @@
 
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 
 const { DATABASE_URL, QUEUE, CONCURRENCY, LEASE, HEARTBEAT, SHUTDOWN, NAME } = process.env;
-const client = resolve(process.env.QUEUE_EXT_CLIENT ?? `${import.meta.dirname}/../../../clients/typescript/dist/index.js`);
+const checkout = fileURLToPath(new URL("../../../clients/typescript/dist/index.js", import.meta.url));
+const client = resolve(process.env.QUEUE_EXT_CLIENT ?? checkout);
 const { Discard, Retry, Snooze, Worker } = await import(pathToFileURL(client).href);
 const pg = createRequire(client)("pg");
 
