@@ -36,6 +36,9 @@ export class Connection {
             const other = new pg.Client(this.#config);
             const wire = other.connection;
             wire.on("error", () => { });
+            wire.stream.unref?.();
+            if (other.ssl && other.sslNegotiation !== "direct")
+                wire.once("connect", () => wire.requestSsl());
             wire.once(other.ssl ? "sslconnect" : "connect", () => wire.cancel(client.processID, client.secretKey));
             if (other.host.startsWith("/"))
                 wire.connect(`${other.host}/.s.PGSQL.${other.port}`);

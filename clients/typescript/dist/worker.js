@@ -31,7 +31,7 @@ export class Worker {
     #handlers = new Map();
     /** Tasks whose handler has not ended. */
     #running = new Set();
-    /** Tasks whose lease the heartbeat extends, until the server knows how they ended. */
+    /** Tasks whose lease the heartbeat extends, until the server knows how they ended, by id. */
     #held = new Map();
     #stopping = new AbortController();
     #hurry = new AbortController();
@@ -174,7 +174,11 @@ export class Worker {
         // Before the first handler runs, which may block the event loop.
         this.#heartbeat.hold(tasks, rows.map((row) => row.lease_seconds), since);
         for (const task of tasks) {
-            this.#held.set(keyOf(task), task);
+            // The server has ended the lease of an earlier attempt whose handler is still running here.
+            const earlier = this.#held.get(task.id);
+            if (earlier !== undefined)
+                this.#lost(earlier);
+            this.#held.set(task.id, task);
             if (this.#stopping.signal.aborted)
                 this.#acknowledger.add(task, RELEASED);
             else
@@ -248,19 +252,21 @@ export class Worker {
     }
     #forget(tasks) {
         this.#heartbeat.drop(tasks);
-        for (const task of tasks)
-            this.#held.delete(keyOf(task));
+        for (const task of tasks) {
+            if (this.#held.get(task.id) === task)
+                this.#held.delete(task.id);
+        }
     }
     #heard(report) {
         if ("stop" in report) {
             for (const key of report.stop) {
-                const task = this.#held.get(key);
-                // The heartbeat does not know yet that a task has ended.
-                if (task === undefined || !this.#running.has(task))
+                const task = this.#held.get(key.slice(0, key.indexOf("/")));
+                if (task === undefined || keyOf(task) !== key)
                     continue;
                 if (report.reason === "lost")
-                    this.#logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
-                task.stop(report.reason);
+                    this.#lost(task);
+                else
+                    task.stop(report.reason);
             }
         }
         else if ("failed" in report) {
@@ -272,6 +278,13 @@ export class Worker {
         else {
             this.#logger.warn(`queue_ext: ${report.warning}`);
         }
+    }
+    #lost(task) {
+        // The heartbeat does not know yet of a task that has just ended.
+        if (!this.#running.has(task))
+            return;
+        this.#logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
+        task.stop("lost");
     }
     #fail(error) {
         this.#fatal ??= error;

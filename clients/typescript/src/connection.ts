@@ -55,6 +55,8 @@ export class Connection {
       const other = new pg.Client(this.#config) as any;
       const wire = other.connection;
       wire.on("error", () => {});
+      wire.stream.unref?.();
+      if (other.ssl && other.sslNegotiation !== "direct") wire.once("connect", () => wire.requestSsl());
       wire.once(other.ssl ? "sslconnect" : "connect", () => wire.cancel(client.processID, client.secretKey));
       if (other.host.startsWith("/")) wire.connect(`${other.host}/.s.PGSQL.${other.port}`);
       else wire.connect(other.port, other.host);

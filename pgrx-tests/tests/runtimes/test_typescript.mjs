@@ -1,0 +1,483 @@
+// Tests of the TypeScript client. They need a database with queue_ext, and for some of them the libraries of
+// package.json; a test whose library is missing is skipped.
+//
+//     npm ci --ignore-scripts        # here, or in a copy of package.json and package-lock.json elsewhere
+//     DATABASE_URL=... node --test test_typescript.mjs
+//
+// QUEUE_EXT_CLIENT names the module to be tested, by default that of the checkout; QUEUE_EXT_LIBRARIES the folder whose
+// node_modules has the libraries, by default this one.
+
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join, resolve } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath, pathToFileURL } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const client = resolve(process.env.QUEUE_EXT_CLIENT ?? join(here, "../../../clients/typescript/dist/index.js"));
+const libraries = resolve(process.env.QUEUE_EXT_LIBRARIES ?? here);
+const { Discard, Retry, Snooze, Worker, push, pushMany, pushManyStatement, pushStatement } =
+  await import(pathToFileURL(client).href);
+const pg = createRequire(client)("pg");
+const library = createRequire(join(libraries, "package.json"));
+const url = process.env.DATABASE_URL;
+
+const has = (name) => existsSync(join(libraries, "node_modules", name));
+const needs = (name) => ({ skip: has(name) ? false : `${name} is not installed in ${libraries}` });
+const silent = { info() {}, warn() {} };
+
+let db;
+const queues = [];
+
+before(async () => {
+  db = new pg.Client({ connectionString: url });
+  await db.connect();
+});
+
+after(async () => {
+  for (const queue of queues) await db.query("SELECT queue.drop($1, force => true)", [queue]);
+  await db.end();
+});
+
+/** A queue for one test, in which a failed attempt is retried at once. */
+async function newQueue() {
+  const queue = `typescript_${process.pid}_${queues.length}`;
+  await db.query(`SELECT queue.create($1, '{"backoff": {"base": "0"}}')`, [queue]);
+  queues.push(queue);
+  return queue;
+}
+
+/** What `read` returns, as soon as it is true. */
+async function eventually(what, read) {
+  const limit = Date.now() + 30_000;
+  for (;;) {
+    const value = await read();
+    if (value) return value;
+    if (Date.now() > limit) assert.fail(`never: ${what}`);
+    await new Promise(setImmediate);
+  }
+}
+
+async function get(id, connection = db) {
+  return (await connection.query("SELECT * FROM queue.get($1)", [id])).rows[0];
+}
+
+function untilState(id, state) {
+  return eventually(`task ${id} is ${state}`, async () => {
+    const task = await get(id);
+    return task.state === state && task;
+  });
+}
+
+/** Runs a worker while `work` runs. */
+async function working(queue, options, handlers, work) {
+  const worker = new Worker(url, queue, { signals: false, logger: silent, ...options });
+  for (const [kind, handler] of Object.entries(handlers)) worker.handler(kind, handler);
+  const run = worker.run();
+  try {
+    await Promise.race([run, work(worker)]);
+  } finally {
+    worker.stop();
+    await run;
+  }
+}
+
+/** A transaction that is rolled back. */
+async function rolledBack(work) {
+  await db.query("BEGIN");
+  try {
+    await work();
+  } finally {
+    await db.query("ROLLBACK");
+  }
+}
+
+// Pushing
+
+const ALL_OPTIONS = {
+  kind: "welcome", priority: -3, delay: "1 hour", headers: { trace: "\"'\\{},ä" }, max_attempts: 4,
+  backoff: { kind: "fixed", base: "2 s" }, lease: 90, timeout: "1 day", ttl: 86400 * 2, key: undefined,
+};
+
+async function checkPushes(transaction, queue) {
+  const payload = { text: "\"quoted\", 'this', \\ {that} ä 🎈", nested: [1, null, { a: true }] };
+  const [id, ids] = await transaction(async (tx) => [
+    await push(tx, queue, payload, ALL_OPTIONS),
+    await pushMany(tx, queue, [payload, 2, "x", null], { keys: ["a\"\\,{}", null, null, null], run_at: new Date(0) }),
+  ]);
+  assert.match(id, /^\d+$/);
+  const task = await get(id);
+  assert.deepEqual([task.queue, task.payload, task.kind, task.headers], [queue, payload, "welcome", ALL_OPTIONS.headers]);
+  assert.deepEqual([task.priority, task.max_attempts], [-3, 4]);
+  const many = await Promise.all(ids.map((one) => get(one)));
+  assert.deepEqual(many.map((one) => one.payload), [payload, 2, "x", null]);
+  assert.deepEqual(many.map((one) => one.key), ["a\"\\,{}", null, null, null]);
+  let lost;
+  const back = transaction(async (tx) => {
+    lost = await push(tx, queue);
+    throw new Error("back");
+  });
+  await assert.rejects(back, /back/);
+  await assert.rejects(get(lost), { code: "QX003" });
+}
+
+test("push and pushMany belong to the transaction of pg", async () => {
+  const queue = await newQueue();
+  await checkPushes(async (work) => {
+    await db.query("BEGIN");
+    try {
+      const result = await work(db);
+      await db.query("COMMIT");
+      return result;
+    } catch (error) {
+      await db.query("ROLLBACK");
+      throw error;
+    }
+  }, queue);
+});
+
+test("push and pushMany belong to the transaction of Drizzle", needs("drizzle-orm"), async () => {
+  const { drizzle } = library("drizzle-orm/node-postgres");
+  const pool = new pg.Pool({ connectionString: url, max: 1 });
+  const drizzled = drizzle(pool);
+  const queue = await newQueue();
+  await checkPushes((work) => drizzled.transaction(work), queue);
+  await drainInTransaction((work) => drizzled.transaction(work), queue);
+  await pool.end();
+});
+
+/** Prisma's client is code that its program writes. It asks for an engine that only migrations use, and is content with
+ *  any program in the place of it. */
+function prismaClient() {
+  const schema = join(libraries, "schema.prisma");
+  if (libraries !== here) cpSync(join(here, "schema.prisma"), schema);
+  const made = spawnSync(process.execPath, [library.resolve("prisma/build/index.js"), "generate", "--schema", schema], {
+    cwd: libraries, encoding: "utf8", env: { ...process.env, PRISMA_SCHEMA_ENGINE_BINARY: process.execPath },
+  });
+  assert.equal(made.status, 0, made.stdout + made.stderr);
+  const { PrismaClient } = library("@prisma/client");
+  const { PrismaPg } = library("@prisma/adapter-pg");
+  return new PrismaClient({ adapter: new PrismaPg({ connectionString: url }) });
+}
+
+test("push and pushMany belong to the transaction of Prisma", needs("prisma"), async () => {
+  const prisma = prismaClient();
+  const queue = await newQueue();
+  await checkPushes((work) => prisma.$transaction(work), queue);
+  await drainInTransaction((work) => prisma.$transaction(work), queue);
+  await prisma.$disconnect();
+});
+
+async function drainInTransaction(transaction, queue) {
+  const worker = new Worker(url, queue, { logger: silent });
+  worker.handler("a", async (task) => ({ at: task.run_at.toISOString() }));
+  worker.handler("b", () => { throw new Discard("never"); });
+  const [done, dead] = await transaction(async (tx) => {
+    const ids = [await push(tx, queue, {}, { kind: "a", priority: -9 }), await push(tx, queue, {}, { kind: "b", priority: -9 })];
+    const count = await worker.drain(tx);
+    assert.ok(count >= 2);
+    return ids;
+  });
+  assert.equal((await get(done)).state, "completed");
+  assert.ok(Date.now() - Date.parse((await get(done)).result.at) < 60_000);
+  assert.equal((await get(dead)).state, "failed");
+}
+
+test("other libraries send the statement of a push themselves", async () => {
+  const queue = await newQueue();
+  const one = pushStatement(queue, { n: 1 }, { delay: 5, after: ["7", 8n] });
+  assert.equal(one.text,
+    "SELECT queue.push($1::text, $2::text::jsonb, delay => $3::text::interval, after => $4::text::bigint[])::text AS id");
+  assert.deepEqual(one.values, [queue, '{"n":1}', "5 seconds", '{"7","8"}']);
+  const many = pushManyStatement(queue, [1, 2], { group_keys: ["a", null] });
+  assert.equal((await db.query(many)).rows.length, 2);
+});
+
+test("an option that a push does not have is refused", () => {
+  assert.throws(() => pushStatement("mail", {}, { runAt: new Date() }), /no option "runAt"/);
+  assert.throws(() => pushStatement("mail", {}, { "x => 1) --": 1 }), TypeError);
+  assert.throws(() => pushStatement("mail", {}, { toString: 1 }), TypeError);
+});
+
+test("a refused push reports its SQLSTATE", async () => {
+  await assert.rejects(push(db, "no such queue"), { code: "QX002" });
+});
+
+// Running tasks in a test
+
+test("drain runs all due tasks in the transaction, with each outcome", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  const runs = [];
+  const worker = new Worker(url, queue, { logger: silent });
+  worker.handler("plain", (task) => ({ n: task.payload.n }));
+  worker.handler("retry", (task) => {
+    runs.push(task.attempt);
+    if (task.attempt === 1) throw new Retry(0, "later");
+  });
+  worker.handler("discard", () => { throw new Discard("never"); });
+  worker.handler("snooze", () => { throw new Snooze("1 hour"); });
+  worker.handler("complete", (task) => task.complete(db, "by the handler"));
+  worker.handler("broken", () => db.query("SELECT 1 / 0"));
+  const ids = {};
+  for (const kind of ["plain", "retry", "discard", "snooze", "complete", "broken", "unknown"]) {
+    ids[kind] = await push(db, queue, { n: 5 }, { kind, max_attempts: 2 });
+  }
+  assert.equal(await worker.drain(db), 10);
+  const found = {};
+  for (const [kind, id] of Object.entries(ids)) {
+    const { state, attempt, result, errors } = await get(id);
+    found[kind] = [state, attempt, result, errors?.at(-1).error.split("\n")[0], errors?.at(-1).details.type];
+  }
+  assert.deepEqual(found, {
+    plain: ["completed", 1, { n: 5 }, undefined, undefined],
+    retry: ["completed", 2, null, "later", "Retry"],
+    discard: ["failed", 1, null, "never", "Discard"],
+    snooze: ["queued", 0, null, undefined, undefined],
+    complete: ["completed", 1, "by the handler", undefined, undefined],
+    broken: ["failed", 2, null, "error: division by zero", "DatabaseError"],
+    unknown: ["failed", 2, null, 'no handler for kind "unknown"', "NoHandler"],
+  });
+  assert.deepEqual(runs, [1, 2]);
+}));
+
+test("drain can throw the error of a handler", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  await push(db, queue);
+  const worker = new Worker(url, queue, { logger: silent }).handler(() => { throw new Error("boom"); });
+  await assert.rejects(worker.drain(db, { raise: true }), /^Error: boom$/);
+}));
+
+async function newQueueInTransaction() {
+  await db.query(`SELECT queue.create('typescript_drain', '{"backoff": {"base": "0"}}')`);
+  return "typescript_drain";
+}
+
+// The worker
+
+test("a worker runs tasks, its hooks wrap each call, and results that cannot be stored harm no others", async () => {
+  const queue = await newQueue();
+  const ids = await pushMany(db, queue, [..."abcdefgh"], { kind: "echo" });
+  const bad = await push(db, queue, "nul", { kind: "bad", max_attempts: 1 });
+  const cyclic = await push(db, queue, {}, { kind: "cyclic", max_attempts: 1 });
+  const calls = [];
+  const around = ["outer", "inner"].map((name) => async (task, call) => {
+    calls.push(`${name} ${task.id}`);
+    return call();
+  });
+  await working(queue, { around }, {
+    echo: (task) => task.payload,
+    bad: () => "\0",
+    cyclic: () => {
+      const value = {};
+      value.value = value;
+      return value;
+    },
+  }, async () => {
+    const done = await Promise.all(ids.map((id) => untilState(id, "completed")));
+    assert.deepEqual(done.map((task) => task.result), [..."abcdefgh"]);
+    assert.match((await untilState(bad, "failed")).errors[0].error, /^the result cannot be stored/);
+    assert.match((await untilState(cyclic, "failed")).errors[0].error, /circular/);
+  });
+  assert.ok(calls.indexOf(`inner ${ids[0]}`) > calls.indexOf(`outer ${ids[0]}`));
+  assert.equal(calls.length, 20);
+});
+
+test("queues are claimed in the order of preference", async () => {
+  const [second, first] = [await newQueue(), await newQueue()];
+  const [b, a] = [await push(db, second), await push(db, first)];
+  const order = [];
+  const worker = new Worker(url, [first, second], { concurrency: 1, signals: false, logger: silent });
+  worker.handler((task) => { order.push(task.queue); });
+  const run = worker.run();
+  await Promise.all([untilState(a, "completed"), untilState(b, "completed")]);
+  worker.stop();
+  await run;
+  assert.deepEqual(order, [first, second]);
+});
+
+test("progress is stored with a heartbeat, and progress that cannot be stored harms no lease", async () => {
+  const queue = await newQueue();
+  const ids = await pushMany(db, queue, [{ page: 1 }, "\\u0000"], { kind: "work" });
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, { lease: 1, heartbeat: 0.1 }, {
+    work: (task) => {
+      task.setProgress(task.payload === "\\u0000" ? "\0" : task.payload);
+      return ended;
+    },
+  }, async () => {
+    await eventually("the progress", async () => (await get(ids[0])).progress?.page === 1);
+    const extended = async (id) => (await get(id)).lease_until;
+    const [first, other] = [await extended(ids[0]), await extended(ids[1])];
+    await eventually("both are extended", async () =>
+      await extended(ids[0]) > first && await extended(ids[1]) > other);
+    end();
+    const tasks = await Promise.all(ids.map((id) => untilState(id, "completed")));
+    assert.deepEqual(tasks.map((task) => task.attempt), [1, 1]);
+  });
+});
+
+test("the signal has the reason: cancelled, lost, shutdown", async () => {
+  const queue = await newQueue();
+  const reasons = {};
+  const begun = new Set();
+  const wait = (task) => new Promise((done, stopped) => {
+    begun.add(task.id);
+    task.signal.addEventListener("abort", () => {
+      reasons[task.id] ??= task.signal.reason.reason;
+      stopped(task.signal.reason);
+    });
+  });
+  const [cancelled, lost, shutdown] = await pushMany(db, queue, [1, 2, 3], { kind: "wait" });
+  await working(queue, { lease: 5, heartbeat: 0.1, shutdownTimeout: 0 }, { wait }, async () => {
+    await eventually("all have begun", () => begun.size === 3);
+    await db.query("SELECT queue.cancel($1)", [cancelled]);
+    await untilState(cancelled, "cancelled");
+    begun.delete(lost);
+    await db.query("SELECT queue.end_lease($1)", [lost]);
+    await eventually("it runs again", () => begun.has(lost));
+  });
+  assert.deepEqual(reasons, { [cancelled]: "cancelled", [lost]: "lost", [shutdown]: "shutdown" });
+  for (const id of [lost, shutdown]) assert.equal((await get(id)).state, "queued");
+  assert.equal((await get(shutdown)).attempt, 0);
+});
+
+test("a handler's own transaction with complete is rolled back when the lease is lost", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "stale" });
+  const codes = [];
+  let written;
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  await working(queue, { heartbeat: 60 }, {
+    stale: async (task) => {
+      if (task.attempt === 2) return;
+      await own.query("BEGIN");
+      try {
+        written = await push(own, queue, {}, { delay: "1 day" });
+        await db.query("SELECT queue.end_lease($1)", [task.id]);
+        await task.complete(own);
+        await own.query("COMMIT");
+      } catch (error) {
+        codes.push(error.code);
+        await own.query("ROLLBACK");
+        throw error;
+      }
+    },
+  }, () => untilState(id, "completed"));
+  await own.end();
+  assert.deepEqual(codes, ["QX001"]);
+  await assert.rejects(get(written), { code: "QX003" });
+});
+
+test("a database that refuses the worker for good ends run with the error", async () => {
+  const refused = (queue, connection = url, options = {}) =>
+    new Worker(connection, queue, { signals: false, logger: silent, ...options }).run();
+  await assert.rejects(refused("no such queue"), { code: "QX002" });
+  await assert.rejects(refused("default", url, { lease: "-1 second" }), { code: "22023" });
+  const elsewhere = new URL(url);
+  elsewhere.pathname = "/no_such_database";
+  await assert.rejects(refused("default", elsewhere.href), { code: "3D000" });
+});
+
+test("stop ends a waiting worker at once", async () => {
+  const queue = await newQueue();
+  const name = `${queue} waits`;
+  await working(queue, { name }, {}, async (worker) => {
+    await worker.ready;
+    await eventually("it waits", async () => (await db.query(
+      "SELECT FROM pg_stat_activity WHERE application_name = $1 AND state = 'active' AND query LIKE 'CALL%'", [name],
+    )).rows.length > 0);
+    const since = Date.now();
+    worker.stop();
+    await eventually("its connections are closed", async () => (await db.query(
+      "SELECT FROM pg_stat_activity WHERE application_name = $1", [name])).rows.length === 0);
+    assert.ok(Date.now() - since < 5000);
+  });
+});
+
+// The package
+
+const PROGRAM = `
+import pg from "pg";
+import { Discard, Retry, Snooze, Stopped, Worker, push, pushMany, pushStatement } from "queue-ext";
+import type { Around, Task } from "queue-ext";
+
+interface Letter { to: string; pages?: number }
+const db = new pg.Client();
+const pool = new pg.Pool();
+const id: string = await push(db, "mail", { to: "ada" }, { kind: "welcome", delay: "5 minutes", run_at: undefined });
+const ids: string[] = await pushMany(pool, "mail", [1, 2], { keys: ["a", null], priority: 3 });
+const { text, values } = pushStatement("mail", {}, { after: [id, ...ids] });
+await db.query(text, values);
+const trace: Around = async (task, call) => { console.log(task.kind); return call(); };
+const worker = new Worker({ host: "localhost", ssl: true }, ["urgent", "mail"], { around: [trace], lease: "1 minute" });
+worker.handler<Letter>("welcome", async (task) => {
+  const to: string = task.payload.to;
+  await fetch(to, { signal: task.signal });
+  if (task.signal.reason instanceof Stopped && task.signal.reason.reason === "lost") return;
+  if (task.attempt > 3) throw new Discard("never");
+  if (task.progress === null) throw new Retry(30, "later");
+  throw new Snooze("1 hour");
+});
+worker.handler(async (task: Task<unknown>) => { await task.complete(db, { ok: true }); });
+await worker.run();
+const count: number = await worker.drain(db, { raise: true });
+// @ts-expect-error an option that a push does not have
+await push(db, "mail", {}, { runAt: new Date() });
+// @ts-expect-error nothing to send a statement with
+await push({}, "mail");
+// @ts-expect-error the password is sent to another thread
+new Worker({ password: () => "secret" }, "mail");
+`;
+const DRIZZLE = `
+import pg from "pg";
+import { drizzle } from "drizzle-orm/node-postgres";
+import { push } from "queue-ext";
+await drizzle(new pg.Pool()).transaction((tx) => push(tx, "mail", {}));
+`;
+const PRISMA = `
+import { PrismaClient } from "@prisma/client";
+import { push } from "queue-ext";
+declare const prisma: PrismaClient;
+await prisma.$transaction((tx) => push(tx, "mail", {}));
+`;
+
+test("programs that use the client have the right types", needs("typescript"), () => {
+  const folder = mkdtempSync(join(libraries, "types-"));
+  try {
+    const programs = { "program.ts": PROGRAM };
+    if (has("drizzle-orm")) programs["drizzle.ts"] = DRIZZLE;
+    if (existsSync(join(libraries, "node_modules/.prisma/client/index.d.ts"))) programs["prisma.ts"] = PRISMA;
+    for (const [name, text] of Object.entries(programs)) writeFileSync(join(folder, name), text);
+    writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({
+      compilerOptions: {
+        strict: true, exactOptionalPropertyTypes: true, noEmit: true, module: "NodeNext", target: "ES2022",
+        skipLibCheck: true, types: ["node"], paths: { "queue-ext": [client.replace(/\.js$/, ".d.ts")] },
+      },
+      files: Object.keys(programs),
+    }));
+    writeFileSync(join(folder, "package.json"), '{"type": "module"}');
+    const tsc = spawnSync(process.execPath, [library.resolve("typescript/bin/tsc")], { cwd: folder, encoding: "utf8" });
+    assert.equal(tsc.stdout, "");
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("the compiled files in the repository are those of the sources", needs("typescript"), () => {
+  const source = join(here, "../../../clients/typescript");
+  const folder = mkdtempSync(join(libraries, "built-"));
+  try {
+    cpSync(join(source, "src"), join(folder, "src"), { recursive: true });
+    for (const file of ["tsconfig.json", "package.json"]) cpSync(join(source, file), join(folder, file));
+    const tsc = spawnSync(process.execPath, [library.resolve("typescript/bin/tsc")], { cwd: folder, encoding: "utf8" });
+    assert.equal(tsc.stdout, "");
+    const read = (at) => Object.fromEntries(readdirSync(at).sort().map((name) => [name, readFileSync(join(at, name), "utf8")]));
+    assert.deepEqual(read(join(source, "dist")), read(join(folder, "dist")));
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
