@@ -14,6 +14,8 @@ export type ConnectionOptions = string | {
     options?: string;
     connectionTimeoutMillis?: number;
 };
+/** The longest time in milliseconds that a timer takes; longer ones end at once. */
+export declare const LONGEST: number;
 export declare class Connection {
     #private;
     /** Whether it was ever open. */

@@ -2,6 +2,8 @@
 // of it outlives a statement, so PgBouncer in transaction mode may be in between.
 import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
+/** The longest time in milliseconds that a timer takes; longer ones end at once. */
+export const LONGEST = 2 ** 31 - 1;
 export class Connection {
     /** Whether it was ever open. */
     opened = false;

@@ -1,7 +1,7 @@
 // The thread that extends the leases of all tasks in one statement, and reports which of them are lost or to be
 // cancelled.
 import { parentPort, workerData } from "node:worker_threads";
-import { Connection, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
 import { now } from "./heartbeat.js";
 const port = parentPort;
 const options = workerData;
@@ -57,7 +57,7 @@ function schedule() {
             next = Math.min(next, held.ends, beating ? Infinity : held.due);
     }
     if (next < Infinity)
-        timer = setTimeout(tick, Math.max(0, next - now()) * 1000 + 1);
+        timer = setTimeout(tick, Math.min(Math.max(0, next - now()) * 1000 + 1, LONGEST));
 }
 function tick() {
     const moment = now();

@@ -1,4 +1,5 @@
 // How an attempt can end, and what a handler throws to choose it.
+import { inspect } from "node:util";
 import { intervalText, jsonText } from "./sql.js";
 /** Ends the attempt as failed. The task is retried after `delay`, or without one after its backoff. */
 export class Retry extends Error {
@@ -64,7 +65,7 @@ function isStop(error) {
 }
 function report(error) {
     if (!(error instanceof Error))
-        return String(error);
+        return inspect(error);
     const stack = error.stack || String(error);
     return error.cause === undefined ? stack : `${stack}\nCaused by: ${report(error.cause)}`;
 }

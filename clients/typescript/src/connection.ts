@@ -21,6 +21,9 @@ export type ConnectionOptions = string | {
   connectionTimeoutMillis?: number;
 };
 
+/** The longest time in milliseconds that a timer takes; longer ones end at once. */
+export const LONGEST = 2 ** 31 - 1;
+
 export class Connection {
   /** Whether it was ever open. */
   opened = false;

@@ -2,7 +2,7 @@
 // cancelled.
 
 import { parentPort, workerData } from "node:worker_threads";
-import { Connection, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
 import { now } from "./heartbeat.js";
 import type { HeartbeatOptions, Order, Report } from "./heartbeat.js";
 
@@ -74,7 +74,7 @@ function schedule(): void {
   for (const held of leases.values()) {
     if (!held.paused) next = Math.min(next, held.ends, beating ? Infinity : held.due);
   }
-  if (next < Infinity) timer = setTimeout(tick, Math.max(0, next - now()) * 1000 + 1);
+  if (next < Infinity) timer = setTimeout(tick, Math.min(Math.max(0, next - now()) * 1000 + 1, LONGEST));
 }
 
 function tick(): void {

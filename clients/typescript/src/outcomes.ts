@@ -1,5 +1,6 @@
 // How an attempt can end, and what a handler throws to choose it.
 
+import { inspect } from "node:util";
 import { intervalText, jsonText } from "./sql.js";
 import type { Interval } from "./sql.js";
 import type { Task } from "./task.js";
@@ -76,7 +77,7 @@ function isStop(error: unknown): boolean {
 }
 
 function report(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
+  if (!(error instanceof Error)) return inspect(error);
   const stack = error.stack || String(error);
   return error.cause === undefined ? stack : `${stack}\nCaused by: ${report(error.cause)}`;
 }

@@ -5,7 +5,7 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
-import { Connection, Outages, backoff, describe, sqlState } from "./connection.js";
+import { Connection, LONGEST, Outages, backoff, describe, sqlState } from "./connection.js";
 import type { ConnectionOptions, Logger } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
 import type { Report } from "./heartbeat.js";
@@ -89,7 +89,9 @@ export class Worker {
     this.#signals = options.signals ?? true;
     this.#outages = new Outages(this.#logger);
     this.ready = new Promise((resolve) => { this.#isReady = resolve; });
-    if (!(this.#concurrency >= 1)) throw new RangeError("concurrency must be at least 1");
+    if (!Number.isInteger(this.#concurrency) || this.#concurrency < 1 || this.#concurrency > 100_000) {
+      throw new RangeError("concurrency must be an integer from 1 to 100000");
+    }
     if (!(this.#heartbeatSeconds > 0)) throw new RangeError("heartbeat must be greater than 0");
   }
 
@@ -334,7 +336,7 @@ export class Worker {
 async function within(seconds: number, promise: Promise<void>, signal?: AbortSignal): Promise<void> {
   const timer = new AbortController();
   const either = signal ? AbortSignal.any([timer.signal, signal]) : timer.signal;
-  await Promise.race([promise, sleep(seconds * 1000, undefined, { signal: either }).catch(() => {})]);
+  await Promise.race([promise, sleep(Math.min(seconds * 1000, LONGEST), undefined, { signal: either }).catch(() => {})]);
   timer.abort();
 }
 

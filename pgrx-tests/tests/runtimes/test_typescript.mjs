@@ -319,6 +319,39 @@ test("progress is stored with a heartbeat, and progress that cannot be stored ha
   });
 });
 
+test("a handler that has locked its task in a transaction does not cost other tasks their leases", async () => {
+  const queue = await newQueue();
+  const locking = await push(db, queue, {}, { kind: "lock" });
+  const others = await pushMany(db, queue, [1, 2, 3, 4], { kind: "wait" });
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  const begun = new Set();
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, { lease: 2, heartbeat: 0.2 }, {
+    lock: async (task) => {
+      await own.query("BEGIN");
+      await own.query("SELECT queue.assert_lease($1, $2)", [task.id, task.token]);
+      begun.add(task.id);
+      await ended;
+      await own.query("ROLLBACK");
+    },
+    wait: (task) => {
+      begun.add(task.id);
+      return ended;
+    },
+  }, async () => {
+    await eventually("all have begun", () => begun.size === 5);
+    const until = async (id) => (await get(id)).lease_until.getTime();
+    const since = await until(others[0]);
+    for (const id of others) await eventually(`task ${id} is extended`, async () => await until(id) > since + 3000);
+    end();
+    for (const id of others) assert.equal((await untilState(id, "completed")).attempt, 1);
+    await untilState(locking, "completed");
+  });
+  await own.end();
+});
+
 test("the signal has the reason: cancelled, lost, shutdown", async () => {
   const queue = await newQueue();
   const reasons = {};
