@@ -3,10 +3,12 @@
 import { Worker as Thread } from "node:worker_threads";
 export class Heartbeat {
     #thread;
+    #ended;
     constructor(options, report, failed) {
         this.#thread = new Thread(new URL("./heartbeat_thread.js", import.meta.url), { workerData: options });
         this.#thread.on("message", report);
         this.#thread.on("error", failed);
+        this.#ended = new Promise((resolve) => this.#thread.once("exit", resolve));
     }
     /** Extends these leases, which were granted for so many seconds by a statement that was sent at `since`. */
     hold(tasks, seconds, since) {
@@ -27,9 +29,8 @@ export class Heartbeat {
         this.#send({ progress: keyOf(task), json });
     }
     async end() {
-        const ended = new Promise((resolve) => this.#thread.once("exit", resolve));
         this.#send({ end: true });
-        await ended;
+        await this.#ended;
     }
     #send(order) {
         this.#thread.postMessage(order);

@@ -5,5 +5,6 @@ export type { StopReason } from "./outcomes.js";
 export type { Interval, Queryable, Statement } from "./sql.js";
 export { Task } from "./task.js";
 export { Worker } from "./worker.js";
-export type { Around, Handler, WorkerOptions } from "./worker.js";
+export type { Around, Handler } from "./handlers.js";
+export type { WorkerOptions } from "./worker.js";
 export type { ConnectionOptions, Logger } from "./connection.js";

@@ -26,22 +26,26 @@ export declare class Stopped extends Error {
 export type Outcome = {
     verb: "complete";
     result: string | null;
-} | {
-    verb: "fail";
-    error: string;
-    details: string;
-    retryIn: string | null;
-    permanent: boolean;
-    cause?: unknown;
-} | {
+} | Failure | {
     verb: "release";
     delay: string;
 } | {
     verb: "confirm_cancel";
 };
+export interface Failure {
+    verb: "fail";
+    error: string;
+    details: string;
+    retryIn: string | null;
+    permanent: boolean;
+    /** Whether the handler chose it, by throwing Retry or Discard. */
+    chosen?: boolean;
+    /** What the handler threw. */
+    cause?: unknown;
+}
 /** Throws if the result cannot be written as JSON. */
 export declare function completed(result: unknown): Outcome;
-export declare function failed(error: string, type: string, retryIn?: Interval | null, permanent?: boolean, cause?: unknown): Outcome;
+export declare function failed(error: string, type: string, more?: Partial<Failure>): Failure;
 export declare const RELEASED: Outcome;
 /** The outcome of a handler that threw. Undefined if there is nothing to report. */
 export declare function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined;

@@ -36,11 +36,11 @@ export class Stopped extends Error {
 export function completed(result) {
     return { verb: "complete", result: jsonText(result) };
 }
-export function failed(error, type, retryIn = null, permanent = false, cause) {
+export function failed(error, type, more = {}) {
     return {
         // PostgreSQL stores no NUL character, and queue.fail refuses an error of more than 1 MB.
         verb: "fail", error: error.replaceAll("\0", "").slice(0, 200_000) || type, details: JSON.stringify({ type }),
-        retryIn: retryIn === null ? null : intervalText(retryIn), permanent, cause,
+        retryIn: null, permanent: false, ...more,
     };
 }
 export const RELEASED = { verb: "release", delay: "0" };
@@ -51,13 +51,15 @@ export function outcomeOf(task, error) {
     if (task.stopReason !== undefined && isStop(error)) {
         return { cancelled: { verb: "confirm_cancel" }, shutdown: RELEASED, lost: undefined }[task.stopReason];
     }
-    if (error instanceof Retry)
-        return failed(error.message, error.name, error.delay);
+    if (error instanceof Retry) {
+        const retryIn = error.delay == null ? null : intervalText(error.delay);
+        return failed(error.message, error.name, { retryIn, chosen: true });
+    }
     if (error instanceof Discard)
-        return failed(error.message, error.name, null, true);
+        return failed(error.message, error.name, { permanent: true, chosen: true });
     if (error instanceof Snooze)
         return { verb: "release", delay: intervalText(error.delay) };
-    return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, null, false, error);
+    return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, { cause: error });
 }
 /** Libraries that take a signal throw its reason, or an AbortError of their own. */
 function isStop(error) {

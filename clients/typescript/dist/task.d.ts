@@ -5,8 +5,6 @@ export interface Lease {
     resume(task: Task): void;
     progress(task: Task, json: string): void;
 }
-/** The columns of a claim. Times are sent as numbers, because libraries read timestamps in different ways. */
-export declare const COLUMNS = "id::text, token::text, queue, kind, payload, headers, attempt, max_attempts, priority, key, group_key,\n  progress, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,\n  extract(epoch FROM lease_until)::float8 AS lease_until,\n  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds";
 export declare class Task<Payload = any> {
     #private;
     /** A bigint, as a string. */

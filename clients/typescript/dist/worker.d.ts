@@ -1,9 +1,6 @@
 import type { ConnectionOptions, Logger } from "./connection.js";
+import type { Around, Handler } from "./handlers.js";
 import type { Interval, Queryable } from "./sql.js";
-import { Task } from "./task.js";
-export type Handler<Payload = any> = (task: Task<Payload>) => unknown;
-/** Wraps each call of a handler, for traces and metrics. It returns what `call` returns, and lets pass what it throws. */
-export type Around = (task: Task, call: () => Promise<unknown>) => Promise<unknown>;
 export interface WorkerOptions {
     /** How many tasks run at the same time. Default 10. */
     concurrency?: number;

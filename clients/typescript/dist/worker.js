@@ -4,31 +4,25 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
+import { Claims } from "./claims.js";
 import { Connection, LONGEST, Outages, backoff, describe, sqlState } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
-import { Discard, RELEASED, Retry, completed, failed, outcomeOf } from "./outcomes.js";
-import { arrayText, intervalText, send } from "./sql.js";
-import { COLUMNS, Task } from "./task.js";
+import { Handlers } from "./handlers.js";
+import { RELEASED } from "./outcomes.js";
+import { intervalText, send } from "./sql.js";
+import { Task } from "./task.js";
 /** How long handlers have after the signal "shutdown", and then the acknowledgements, in seconds. */
 const GRACE = 5;
 const FLUSH = 10;
-/** Short enough for the statement timeouts that servers and proxies usually have. */
-const WAIT = 10;
 export class Worker {
     /** Resolves when the first claim has succeeded. */
     ready;
-    #connectionOptions;
-    #queues;
-    #concurrency;
+    #connection;
+    #options;
     #lease;
-    #heartbeatSeconds;
-    #shutdownTimeout;
-    #name;
-    #logger;
-    #around;
-    #signals;
+    #claims;
+    #handlers;
     #outages;
-    #handlers = new Map();
     /** Tasks whose handler has not ended. */
     #running = new Set();
     /** Tasks whose lease the heartbeat extends, until the server knows how they ended, by id. */
@@ -45,29 +39,25 @@ export class Worker {
     #changed = () => { };
     /** `queues` is a name, or names in the order of preference. */
     constructor(connection, queues, options = {}) {
-        this.#connectionOptions = connection;
-        this.#queues = queues;
-        this.#concurrency = options.concurrency ?? 10;
-        this.#lease = options.lease === undefined ? null : intervalText(options.lease);
-        this.#heartbeatSeconds = options.heartbeat ?? 10;
-        this.#shutdownTimeout = options.shutdownTimeout ?? 30;
-        this.#name = options.name ?? `${hostname()}:${process.pid}`;
-        this.#logger = options.logger ?? console;
-        this.#around = options.around ?? [];
-        this.#signals = options.signals ?? true;
-        this.#outages = new Outages(this.#logger);
-        this.ready = new Promise((resolve) => { this.#isReady = resolve; });
-        if (!Number.isInteger(this.#concurrency) || this.#concurrency < 1 || this.#concurrency > 100_000) {
+        const { concurrency = 10, heartbeat = 10, shutdownTimeout = 30, name = `${hostname()}:${process.pid}`, logger = console, signals = true, } = options;
+        if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 100_000) {
             throw new RangeError("concurrency must be an integer from 1 to 100000");
         }
-        if (!(this.#heartbeatSeconds > 0))
+        if (!(heartbeat > 0))
             throw new RangeError("heartbeat must be greater than 0");
+        this.#connection = connection;
+        this.#options = { concurrency, heartbeat, shutdownTimeout, name, logger, signals };
+        this.#lease = options.lease === undefined ? null : intervalText(options.lease);
+        this.#claims = new Claims(queues, this.#lease, name);
+        this.#handlers = new Handlers(logger, options.around ?? []);
+        this.#outages = new Outages(logger);
+        this.ready = new Promise((resolve) => { this.#isReady = resolve; });
     }
     handler(...[kind, handler]) {
         if (typeof kind === "function")
-            this.#handlers.set(null, kind);
+            this.#handlers.add(null, kind);
         else
-            this.#handlers.set(kind, handler);
+            this.#handlers.add(kind, handler);
         return this;
     }
     /** Works until `stop` is called or a signal arrives. Throws if the database refuses the worker for good. */
@@ -75,15 +65,17 @@ export class Worker {
         if (this.#started)
             throw new Error("a worker runs only once");
         this.#started = true;
-        const claims = new Connection(this.#connectionOptions, this.#name);
-        const reports = new Connection(this.#connectionOptions, this.#name);
-        this.#heartbeat = new Heartbeat({ connection: this.#connectionOptions, name: this.#name, heartbeat: this.#heartbeatSeconds, lease: this.#lease }, (report) => this.#heard(report), (error) => this.#fail(error));
-        this.#acknowledger = new Acknowledger(reports, this.#outages, this.#logger, (tasks) => {
+        const { name, heartbeat, logger } = this.#options;
+        const claims = new Connection(this.#connection, name);
+        const reports = new Connection(this.#connection, name);
+        this.#heartbeat = new Heartbeat({ connection: this.#connection, name, heartbeat, lease: this.#lease }, (report) => this.#heard(report), (error) => this.#fail(error));
+        this.#acknowledger = new Acknowledger(reports, this.#outages, logger, (tasks) => {
             this.#forget(tasks);
             this.#changed();
         });
+        this.#hurry.signal.addEventListener("abort", () => claims.drop());
         const stop = () => this.stop();
-        const signals = this.#signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
+        const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
         for (const signal of signals)
             process.on(signal, stop);
         try {
@@ -113,14 +105,14 @@ export class Worker {
     async drain(connection, { raise = false } = {}) {
         const sql = (text) => send(connection, { text, values: [] });
         for (let count = 0;; count++) {
-            const [row] = await send(connection, this.#claim(1));
+            const [row] = await send(connection, this.#claims.claim(1));
             if (row === undefined)
                 return count;
             // Fails outside of a transaction, where it is not needed.
             const inTransaction = await sql("SAVEPOINT queue_ext_task").then(() => true, () => false);
             const task = new Task(row);
-            const outcome = await this.#execute(task);
-            if (outcome?.verb === "fail" && raise && !isChosen(outcome.cause))
+            const outcome = await this.#handlers.run(task);
+            if (outcome?.verb === "fail" && raise && !outcome.chosen)
                 throw outcome.cause ?? new Error(outcome.error);
             if (inTransaction) {
                 // After an error in a statement PostgreSQL takes no others, until what the handler did is rolled back.
@@ -145,7 +137,7 @@ export class Worker {
                 attempt = 0;
                 empty = found > 0 ? 0 : empty + 1;
                 if (found < free && !stop.aborted)
-                    await this.#wait(connection);
+                    await this.#claims.wait(connection, stop);
                 // A wait is only a hint. If it returns again and again for nothing, the loop must not become a busy one.
                 if (empty > 3)
                     await backoff(empty - 3, 0.2, stop);
@@ -160,10 +152,11 @@ export class Worker {
     }
     /** Ends that the server does not know of hold their leases, so there is a bound for them, too. */
     #free() {
-        return Math.min(this.#concurrency - this.#running.size, 10 * this.#concurrency - this.#acknowledger.count);
+        const { concurrency } = this.#options;
+        return Math.min(concurrency - this.#running.size, 10 * concurrency - this.#acknowledger.count);
     }
     async #claimSome(connection, free) {
-        const { text, values } = this.#claim(free);
+        const { text, values } = this.#claims.claim(free);
         const since = now();
         const rows = await connection.query(text, values);
         this.#outages.worked("claim");
@@ -187,45 +180,9 @@ export class Worker {
         }
         return tasks.length;
     }
-    #claim(tasks) {
-        return {
-            text: `SELECT ${COLUMNS} FROM queue.claim($1::text::interval, ${this.#queuesAs("$2")}, $3::text::integer, $4::text)`,
-            values: [this.#lease, this.#queuesText(), String(tasks), this.#name],
-        };
-    }
-    async #wait(connection) {
-        const stop = this.#stopping.signal;
-        let cancels;
-        // The request may arrive before the statement does, so it is repeated until the statement has ended.
-        const cancel = () => {
-            let left = 20;
-            connection.cancel();
-            cancels = setInterval(() => left-- > 0 ? connection.cancel() : connection.drop(), 100);
-        };
-        stop.addEventListener("abort", cancel);
-        try {
-            await connection.query(`CALL queue.wait(${this.#queuesAs("$1")}, $2::text::interval, worker => $3::text)`, [this.#queuesText(), `${WAIT} seconds`, this.#name], WAIT + 10);
-        }
-        catch (error) {
-            // Cancelled, by this worker or by a statement timeout.
-            if (sqlState(error) !== "57014" && !stop.aborted)
-                throw error;
-        }
-        finally {
-            stop.removeEventListener("abort", cancel);
-            clearInterval(cancels);
-        }
-    }
-    /** Without the type a list would be taken for the name of one queue. */
-    #queuesAs(parameter) {
-        return `${parameter}::text${Array.isArray(this.#queues) ? "::text[]" : ""}`;
-    }
-    #queuesText() {
-        return Array.isArray(this.#queues) ? arrayText(this.#queues) : this.#queues;
-    }
     async #start(task) {
         this.#running.add(task);
-        const outcome = await this.#execute(task);
+        const outcome = await this.#handlers.run(task);
         // A task that was given back at the end of the shutdown is no longer in the set.
         if (this.#running.delete(task)) {
             if (outcome !== undefined)
@@ -234,22 +191,6 @@ export class Worker {
                 this.#forget([task]);
         }
         this.#changed();
-    }
-    async #execute(task) {
-        const handler = this.#handlers.get(task.kind) ?? this.#handlers.get(null);
-        if (handler === undefined) {
-            return failed(`no handler for ${task.kind === null ? "tasks without a kind" : `kind "${task.kind}"`}`, "NoHandler");
-        }
-        try {
-            const call = this.#around.reduceRight((inner, around) => () => around(task, inner), async () => handler(task));
-            const result = await call();
-            return task.completed ? undefined : completed(result);
-        }
-        catch (error) {
-            if (task.refused)
-                this.#logger.warn(`queue_ext: task ${task.id}: complete was refused, the lease is lost`);
-            return outcomeOf(task, error);
-        }
     }
     #forget(tasks) {
         this.#heartbeat.drop(tasks);
@@ -277,14 +218,14 @@ export class Worker {
             this.#outages.worked("heartbeat");
         }
         else {
-            this.#logger.warn(`queue_ext: ${report.warning}`);
+            this.#options.logger.warn(`queue_ext: ${report.warning}`);
         }
     }
     #lost(task) {
         // The heartbeat does not know yet of a task that has just ended.
         if (!this.#running.has(task))
             return;
-        this.#logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
+        this.#options.logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
         task.stop("lost");
     }
     #fail(error) {
@@ -297,7 +238,7 @@ export class Worker {
             while (this.#running.size > 0)
                 await new Promise((resolve) => { this.#changed = resolve; });
         };
-        await within(this.#shutdownTimeout, idle(), this.#hurry.signal);
+        await within(this.#options.shutdownTimeout, idle(), this.#hurry.signal);
         for (const task of this.#running)
             task.stop("shutdown");
         if (this.#running.size > 0)
@@ -308,9 +249,9 @@ export class Worker {
         this.#changed();
         await within(FLUSH, this.#acknowledger.flush());
         this.#acknowledger.abandon();
-        if (this.#acknowledger.count > 0) {
-            this.#logger.warn(`queue_ext: ${this.#acknowledger.count} tasks could not be acknowledged; their leases will expire`);
-        }
+        const { count } = this.#acknowledger;
+        if (count > 0)
+            this.#options.logger.warn(`queue_ext: could not report the ends of ${count} tasks; their leases will expire`);
     }
 }
 /** Waits for a promise, but not longer, and not after the signal. */
@@ -326,7 +267,4 @@ function isPermanent(error, connected, claimed) {
     if (code === "QX002" || code === "42501")
         return true;
     return (!claimed && /^(22...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
-}
-function isChosen(error) {
-    return error instanceof Retry || error instanceof Discard;
 }

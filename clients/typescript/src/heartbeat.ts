@@ -31,11 +31,13 @@ export interface HeartbeatOptions {
 
 export class Heartbeat implements Lease {
   readonly #thread: Thread;
+  readonly #ended: Promise<unknown>;
 
   constructor(options: HeartbeatOptions, report: (report: Report) => void, failed: (error: Error) => void) {
     this.#thread = new Thread(new URL("./heartbeat_thread.js", import.meta.url), { workerData: options });
     this.#thread.on("message", report);
     this.#thread.on("error", failed);
+    this.#ended = new Promise((resolve) => this.#thread.once("exit", resolve));
   }
 
   /** Extends these leases, which were granted for so many seconds by a statement that was sent at `since`. */
@@ -62,9 +64,8 @@ export class Heartbeat implements Lease {
   }
 
   async end(): Promise<void> {
-    const ended = new Promise((resolve) => this.#thread.once("exit", resolve));
     this.#send({ end: true });
-    await ended;
+    await this.#ended;
   }
 
   #send(order: Order): void {

@@ -38,22 +38,32 @@ export class Stopped extends Error {
 
 export type Outcome =
   | { verb: "complete"; result: string | null }
-  | { verb: "fail"; error: string; details: string; retryIn: string | null; permanent: boolean; cause?: unknown }
+  | Failure
   | { verb: "release"; delay: string }
   | { verb: "confirm_cancel" };
+
+export interface Failure {
+  verb: "fail";
+  error: string;
+  details: string;
+  retryIn: string | null;
+  permanent: boolean;
+  /** Whether the handler chose it, by throwing Retry or Discard. */
+  chosen?: boolean;
+  /** What the handler threw. */
+  cause?: unknown;
+}
 
 /** Throws if the result cannot be written as JSON. */
 export function completed(result: unknown): Outcome {
   return { verb: "complete", result: jsonText(result) };
 }
 
-export function failed(
-  error: string, type: string, retryIn: Interval | null = null, permanent = false, cause?: unknown,
-): Outcome {
+export function failed(error: string, type: string, more: Partial<Failure> = {}): Failure {
   return {
     // PostgreSQL stores no NUL character, and queue.fail refuses an error of more than 1 MB.
     verb: "fail", error: error.replaceAll("\0", "").slice(0, 200_000) || type, details: JSON.stringify({ type }),
-    retryIn: retryIn === null ? null : intervalText(retryIn), permanent, cause,
+    retryIn: null, permanent: false, ...more,
   };
 }
 
@@ -65,10 +75,13 @@ export function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined 
   if (task.stopReason !== undefined && isStop(error)) {
     return { cancelled: { verb: "confirm_cancel" } as const, shutdown: RELEASED, lost: undefined }[task.stopReason];
   }
-  if (error instanceof Retry) return failed(error.message, error.name, error.delay);
-  if (error instanceof Discard) return failed(error.message, error.name, null, true);
+  if (error instanceof Retry) {
+    const retryIn = error.delay == null ? null : intervalText(error.delay);
+    return failed(error.message, error.name, { retryIn, chosen: true });
+  }
+  if (error instanceof Discard) return failed(error.message, error.name, { permanent: true, chosen: true });
   if (error instanceof Snooze) return { verb: "release", delay: intervalText(error.delay) };
-  return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, null, false, error);
+  return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, { cause: error });
 }
 
 /** Libraries that take a signal throw its reason, or an AbortError of their own. */

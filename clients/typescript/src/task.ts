@@ -14,12 +14,6 @@ export interface Lease {
 
 const LEASE_LOST = ["QX001", "QX003"];
 
-/** The columns of a claim. Times are sent as numbers, because libraries read timestamps in different ways. */
-export const COLUMNS = `id::text, token::text, queue, kind, payload, headers, attempt, max_attempts, priority, key, group_key,
-  progress, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,
-  extract(epoch FROM lease_until)::float8 AS lease_until,
-  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds`;
-
 export class Task<Payload = any> {
   /** A bigint, as a string. */
   readonly id: string;

@@ -5,19 +5,17 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
+import { Claims } from "./claims.js";
 import { Connection, LONGEST, Outages, backoff, describe, sqlState } from "./connection.js";
 import type { ConnectionOptions, Logger } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
 import type { Report } from "./heartbeat.js";
-import { Discard, RELEASED, Retry, completed, failed, outcomeOf } from "./outcomes.js";
-import type { Outcome } from "./outcomes.js";
-import { arrayText, intervalText, send } from "./sql.js";
-import type { Interval, Queryable, Statement } from "./sql.js";
-import { COLUMNS, Task } from "./task.js";
-
-export type Handler<Payload = any> = (task: Task<Payload>) => unknown;
-/** Wraps each call of a handler, for traces and metrics. It returns what `call` returns, and lets pass what it throws. */
-export type Around = (task: Task, call: () => Promise<unknown>) => Promise<unknown>;
+import { Handlers } from "./handlers.js";
+import type { Around, Handler } from "./handlers.js";
+import { RELEASED } from "./outcomes.js";
+import { intervalText, send } from "./sql.js";
+import type { Interval, Queryable } from "./sql.js";
+import { Task } from "./task.js";
 
 export interface WorkerOptions {
   /** How many tasks run at the same time. Default 10. */
@@ -40,26 +38,18 @@ export interface WorkerOptions {
 /** How long handlers have after the signal "shutdown", and then the acknowledgements, in seconds. */
 const GRACE = 5;
 const FLUSH = 10;
-/** Short enough for the statement timeouts that servers and proxies usually have. */
-const WAIT = 10;
 
 export class Worker {
   /** Resolves when the first claim has succeeded. */
   readonly ready: Promise<void>;
 
-  readonly #connectionOptions: ConnectionOptions | undefined;
-  readonly #queues: string | string[];
-  readonly #concurrency: number;
+  readonly #connection: ConnectionOptions | undefined;
+  readonly #options: Required<Omit<WorkerOptions, "lease" | "around">>;
   readonly #lease: string | null;
-  readonly #heartbeatSeconds: number;
-  readonly #shutdownTimeout: number;
-  readonly #name: string;
-  readonly #logger: Logger;
-  readonly #around: Around[];
-  readonly #signals: boolean;
+  readonly #claims: Claims;
+  readonly #handlers: Handlers;
   readonly #outages: Outages;
 
-  readonly #handlers = new Map<string | null, Handler>();
   /** Tasks whose handler has not ended. */
   readonly #running = new Set<Task>();
   /** Tasks whose lease the heartbeat extends, until the server knows how they ended, by id. */
@@ -77,30 +67,29 @@ export class Worker {
 
   /** `queues` is a name, or names in the order of preference. */
   constructor(connection: ConnectionOptions | undefined, queues: string | string[], options: WorkerOptions = {}) {
-    this.#connectionOptions = connection;
-    this.#queues = queues;
-    this.#concurrency = options.concurrency ?? 10;
-    this.#lease = options.lease === undefined ? null : intervalText(options.lease);
-    this.#heartbeatSeconds = options.heartbeat ?? 10;
-    this.#shutdownTimeout = options.shutdownTimeout ?? 30;
-    this.#name = options.name ?? `${hostname()}:${process.pid}`;
-    this.#logger = options.logger ?? console;
-    this.#around = options.around ?? [];
-    this.#signals = options.signals ?? true;
-    this.#outages = new Outages(this.#logger);
-    this.ready = new Promise((resolve) => { this.#isReady = resolve; });
-    if (!Number.isInteger(this.#concurrency) || this.#concurrency < 1 || this.#concurrency > 100_000) {
+    const {
+      concurrency = 10, heartbeat = 10, shutdownTimeout = 30, name = `${hostname()}:${process.pid}`, logger = console,
+      signals = true,
+    } = options;
+    if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 100_000) {
       throw new RangeError("concurrency must be an integer from 1 to 100000");
     }
-    if (!(this.#heartbeatSeconds > 0)) throw new RangeError("heartbeat must be greater than 0");
+    if (!(heartbeat > 0)) throw new RangeError("heartbeat must be greater than 0");
+    this.#connection = connection;
+    this.#options = { concurrency, heartbeat, shutdownTimeout, name, logger, signals };
+    this.#lease = options.lease === undefined ? null : intervalText(options.lease);
+    this.#claims = new Claims(queues, this.#lease, name);
+    this.#handlers = new Handlers(logger, options.around ?? []);
+    this.#outages = new Outages(logger);
+    this.ready = new Promise((resolve) => { this.#isReady = resolve; });
   }
 
   /** Sets the handler for tasks of one kind, or the one for all tasks that have no handler of their own. */
   handler<Payload = any>(handler: Handler<Payload>): this;
   handler<Payload = any>(kind: string, handler: Handler<Payload>): this;
   handler(...[kind, handler]: [Handler] | [string, Handler]): this {
-    if (typeof kind === "function") this.#handlers.set(null, kind);
-    else this.#handlers.set(kind, handler!);
+    if (typeof kind === "function") this.#handlers.add(null, kind);
+    else this.#handlers.add(kind, handler!);
     return this;
   }
 
@@ -108,17 +97,19 @@ export class Worker {
   async run(): Promise<void> {
     if (this.#started) throw new Error("a worker runs only once");
     this.#started = true;
-    const claims = new Connection(this.#connectionOptions, this.#name);
-    const reports = new Connection(this.#connectionOptions, this.#name);
+    const { name, heartbeat, logger } = this.#options;
+    const claims = new Connection(this.#connection, name);
+    const reports = new Connection(this.#connection, name);
     this.#heartbeat = new Heartbeat(
-      { connection: this.#connectionOptions, name: this.#name, heartbeat: this.#heartbeatSeconds, lease: this.#lease },
+      { connection: this.#connection, name, heartbeat, lease: this.#lease },
       (report) => this.#heard(report), (error) => this.#fail(error));
-    this.#acknowledger = new Acknowledger(reports, this.#outages, this.#logger, (tasks) => {
+    this.#acknowledger = new Acknowledger(reports, this.#outages, logger, (tasks) => {
       this.#forget(tasks);
       this.#changed();
     });
+    this.#hurry.signal.addEventListener("abort", () => claims.drop());
     const stop = () => this.stop();
-    const signals = this.#signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
+    const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
     for (const signal of signals) process.on(signal, stop);
     try {
       await this.#claimUntilStopped(claims);
@@ -145,13 +136,13 @@ export class Worker {
   async drain(connection: Queryable, { raise = false } = {}): Promise<number> {
     const sql = (text: string) => send(connection, { text, values: [] });
     for (let count = 0; ; count++) {
-      const [row] = await send(connection, this.#claim(1));
+      const [row] = await send(connection, this.#claims.claim(1));
       if (row === undefined) return count;
       // Fails outside of a transaction, where it is not needed.
       const inTransaction = await sql("SAVEPOINT queue_ext_task").then(() => true, () => false);
       const task = new Task(row);
-      const outcome = await this.#execute(task);
-      if (outcome?.verb === "fail" && raise && !isChosen(outcome.cause)) throw outcome.cause ?? new Error(outcome.error);
+      const outcome = await this.#handlers.run(task);
+      if (outcome?.verb === "fail" && raise && !outcome.chosen) throw outcome.cause ?? new Error(outcome.error);
       if (inTransaction) {
         // After an error in a statement PostgreSQL takes no others, until what the handler did is rolled back.
         await sql("RELEASE SAVEPOINT queue_ext_task").catch(() => sql("ROLLBACK TO SAVEPOINT queue_ext_task"));
@@ -174,7 +165,7 @@ export class Worker {
         const found = await this.#claimSome(connection, free);
         attempt = 0;
         empty = found > 0 ? 0 : empty + 1;
-        if (found < free && !stop.aborted) await this.#wait(connection);
+        if (found < free && !stop.aborted) await this.#claims.wait(connection, stop);
         // A wait is only a hint. If it returns again and again for nothing, the loop must not become a busy one.
         if (empty > 3) await backoff(empty - 3, 0.2, stop);
       } catch (error) {
@@ -187,11 +178,12 @@ export class Worker {
 
   /** Ends that the server does not know of hold their leases, so there is a bound for them, too. */
   #free(): number {
-    return Math.min(this.#concurrency - this.#running.size, 10 * this.#concurrency - this.#acknowledger.count);
+    const { concurrency } = this.#options;
+    return Math.min(concurrency - this.#running.size, 10 * concurrency - this.#acknowledger.count);
   }
 
   async #claimSome(connection: Connection, free: number): Promise<number> {
-    const { text, values } = this.#claim(free);
+    const { text, values } = this.#claims.claim(free);
     const since = now();
     const rows = await connection.query(text, values);
     this.#outages.worked("claim");
@@ -212,70 +204,15 @@ export class Worker {
     return tasks.length;
   }
 
-  #claim(tasks: number): Statement {
-    return {
-      text: `SELECT ${COLUMNS} FROM queue.claim($1::text::interval, ${this.#queuesAs("$2")}, $3::text::integer, $4::text)`,
-      values: [this.#lease, this.#queuesText(), String(tasks), this.#name],
-    };
-  }
-
-  async #wait(connection: Connection): Promise<void> {
-    const stop = this.#stopping.signal;
-    let cancels: NodeJS.Timeout | undefined;
-    // The request may arrive before the statement does, so it is repeated until the statement has ended.
-    const cancel = () => {
-      let left = 20;
-      connection.cancel();
-      cancels = setInterval(() => left-- > 0 ? connection.cancel() : connection.drop(), 100);
-    };
-    stop.addEventListener("abort", cancel);
-    try {
-      await connection.query(
-        `CALL queue.wait(${this.#queuesAs("$1")}, $2::text::interval, worker => $3::text)`,
-        [this.#queuesText(), `${WAIT} seconds`, this.#name], WAIT + 10);
-    } catch (error) {
-      // Cancelled, by this worker or by a statement timeout.
-      if (sqlState(error) !== "57014" && !stop.aborted) throw error;
-    } finally {
-      stop.removeEventListener("abort", cancel);
-      clearInterval(cancels);
-    }
-  }
-
-  /** Without the type a list would be taken for the name of one queue. */
-  #queuesAs(parameter: string): string {
-    return `${parameter}::text${Array.isArray(this.#queues) ? "::text[]" : ""}`;
-  }
-
-  #queuesText(): string {
-    return Array.isArray(this.#queues) ? arrayText(this.#queues) : this.#queues;
-  }
-
   async #start(task: Task): Promise<void> {
     this.#running.add(task);
-    const outcome = await this.#execute(task);
+    const outcome = await this.#handlers.run(task);
     // A task that was given back at the end of the shutdown is no longer in the set.
     if (this.#running.delete(task)) {
       if (outcome !== undefined) this.#acknowledger.add(task, outcome);
       else this.#forget([task]);
     }
     this.#changed();
-  }
-
-  async #execute(task: Task): Promise<Outcome | undefined> {
-    const handler = this.#handlers.get(task.kind) ?? this.#handlers.get(null);
-    if (handler === undefined) {
-      return failed(`no handler for ${task.kind === null ? "tasks without a kind" : `kind "${task.kind}"`}`, "NoHandler");
-    }
-    try {
-      const call = this.#around.reduceRight<() => Promise<unknown>>(
-        (inner, around) => () => around(task, inner), async () => handler(task));
-      const result = await call();
-      return task.completed ? undefined : completed(result);
-    } catch (error) {
-      if (task.refused) this.#logger.warn(`queue_ext: task ${task.id}: complete was refused, the lease is lost`);
-      return outcomeOf(task, error);
-    }
   }
 
   #forget(tasks: Task[]): void {
@@ -298,14 +235,14 @@ export class Worker {
     } else if ("worked" in report) {
       this.#outages.worked("heartbeat");
     } else {
-      this.#logger.warn(`queue_ext: ${report.warning}`);
+      this.#options.logger.warn(`queue_ext: ${report.warning}`);
     }
   }
 
   #lost(task: Task): void {
     // The heartbeat does not know yet of a task that has just ended.
     if (!this.#running.has(task)) return;
-    this.#logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
+    this.#options.logger.warn(`queue_ext: task ${task.id}: the lease is lost`);
     task.stop("lost");
   }
 
@@ -318,7 +255,7 @@ export class Worker {
     const idle = async () => {
       while (this.#running.size > 0) await new Promise<void>((resolve) => { this.#changed = resolve; });
     };
-    await within(this.#shutdownTimeout, idle(), this.#hurry.signal);
+    await within(this.#options.shutdownTimeout, idle(), this.#hurry.signal);
     for (const task of this.#running) task.stop("shutdown");
     if (this.#running.size > 0) await within(GRACE, idle(), this.#hurry.signal);
     for (const task of this.#running) this.#acknowledger.add(task, RELEASED);
@@ -326,9 +263,8 @@ export class Worker {
     this.#changed();
     await within(FLUSH, this.#acknowledger.flush());
     this.#acknowledger.abandon();
-    if (this.#acknowledger.count > 0) {
-      this.#logger.warn(`queue_ext: ${this.#acknowledger.count} tasks could not be acknowledged; their leases will expire`);
-    }
+    const { count } = this.#acknowledger;
+    if (count > 0) this.#options.logger.warn(`queue_ext: could not report the ends of ${count} tasks; their leases will expire`);
   }
 }
 
@@ -345,8 +281,4 @@ function isPermanent(error: unknown, connected: boolean, claimed: boolean): bool
   const code = sqlState(error) ?? "";
   if (code === "QX002" || code === "42501") return true;
   return (!claimed && /^(22...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
-}
-
-function isChosen(error: unknown): boolean {
-  return error instanceof Retry || error instanceof Discard;
 }

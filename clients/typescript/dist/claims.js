@@ -1,0 +1,53 @@
+// The statements that claim tasks of the worker's queues, and wait for some.
+import { sqlState } from "./connection.js";
+import { arrayText } from "./sql.js";
+/** How long a wait takes at most, in seconds: less than the statement timeouts that servers and proxies usually have. */
+const WAIT = 10;
+/** Times are sent as numbers, because libraries read timestamps in different ways. The server says how long a lease is, so
+ *  that its clock need not agree with the worker's. */
+const COLUMNS = `id::text, token::text, queue, kind, payload, headers, attempt, max_attempts, priority, key, group_key,
+  progress, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,
+  extract(epoch FROM lease_until)::float8 AS lease_until,
+  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds`;
+export class Claims {
+    lease;
+    worker;
+    #queues;
+    #type;
+    constructor(queues, lease, worker) {
+        this.lease = lease;
+        this.worker = worker;
+        this.#queues = Array.isArray(queues) ? arrayText(queues) : queues;
+        // Without the type a list would be taken for the name of one queue.
+        this.#type = Array.isArray(queues) ? "text::text[]" : "text";
+    }
+    claim(tasks) {
+        return {
+            text: `SELECT ${COLUMNS} FROM queue.claim($1::text::interval, $2::${this.#type}, $3::text::integer, $4::text)`,
+            values: [this.lease, this.#queues, String(tasks), this.worker],
+        };
+    }
+    /** Waits on the server until there may be something to claim, or until the signal. */
+    async wait(connection, stop) {
+        let cancels;
+        // The request may arrive before the statement does, so it is repeated until the statement has ended.
+        const cancel = () => {
+            let left = 20;
+            connection.cancel();
+            cancels = setInterval(() => left-- > 0 ? connection.cancel() : connection.drop(), 100);
+        };
+        stop.addEventListener("abort", cancel);
+        try {
+            await connection.query(`CALL queue.wait($1::${this.#type}, $2::text::interval, worker => $3::text)`, [this.#queues, `${WAIT} seconds`, this.worker], WAIT + 10);
+        }
+        catch (error) {
+            // Cancelled, by this worker or by a statement timeout.
+            if (sqlState(error) !== "57014" && !stop.aborted)
+                throw error;
+        }
+        finally {
+            stop.removeEventListener("abort", cancel);
+            clearInterval(cancels);
+        }
+    }
+}
