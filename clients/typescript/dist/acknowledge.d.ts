@@ -12,15 +12,15 @@ export declare class Acknowledger {
     private readonly connection;
     private readonly outages;
     private readonly logger;
-    /** Called with the tasks that the server has been told about. */
+    /** Called with the tasks whose ends are acknowledged. */
     private readonly done;
     constructor(connection: Connection, outages: Outages, logger: Logger, 
-    /** Called with the tasks that the server has been told about. */
+    /** Called with the tasks whose ends are acknowledged. */
     done: (tasks: Task[]) => void);
-    /** How many ends the server has not been told of yet. */
+    /** How many ends are not acknowledged yet. */
     get count(): number;
     add(task: Task, outcome: Outcome): void;
-    /** Returns when the server has been told of all. */
+    /** Returns when all are acknowledged. */
     flush(): Promise<void>;
     /** Gives up what could not be reported. The leases of these tasks will expire. */
     abandon(): void;

@@ -15,14 +15,14 @@ export class Acknowledger {
     #busy;
     #abandoned = new AbortController();
     constructor(connection, outages, logger, 
-    /** Called with the tasks that the server has been told about. */
+    /** Called with the tasks whose ends are acknowledged. */
     done) {
         this.connection = connection;
         this.outages = outages;
         this.logger = logger;
         this.done = done;
     }
-    /** How many ends the server has not been told of yet. */
+    /** How many ends are not acknowledged yet. */
     get count() {
         return this.#count;
     }
@@ -31,7 +31,7 @@ export class Acknowledger {
         this.#waiting.push({ task, outcome });
         this.#busy ??= this.#run();
     }
-    /** Returns when the server has been told of all. */
+    /** Returns when all are acknowledged. */
     async flush() {
         while (this.#busy)
             await this.#busy;

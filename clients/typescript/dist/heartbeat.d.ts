@@ -1,6 +1,6 @@
 import type { ConnectionOptions } from "./connection.js";
 import type { Lease, Task } from "./task.js";
-/** What the thread is told. Keys are those of `keyOf`. */
+/** Messages to the thread. Keys are those of `keyOf`. */
 export type Order = {
     hold: {
         key: string;
@@ -20,7 +20,7 @@ export type Order = {
 } | {
     end: true;
 };
-/** What the thread reports. */
+/** Messages from the thread. */
 export type Report = {
     stop: string[];
     reason: "cancelled" | "lost";

@@ -25,11 +25,11 @@ export class Acknowledger {
 
   constructor(
     private readonly connection: Connection, private readonly outages: Outages, private readonly logger: Logger,
-    /** Called with the tasks that the server has been told about. */
+    /** Called with the tasks whose ends are acknowledged. */
     private readonly done: (tasks: Task[]) => void,
   ) {}
 
-  /** How many ends the server has not been told of yet. */
+  /** How many ends are not acknowledged yet. */
   get count(): number {
     return this.#count;
   }
@@ -40,7 +40,7 @@ export class Acknowledger {
     this.#busy ??= this.#run();
   }
 
-  /** Returns when the server has been told of all. */
+  /** Returns when all are acknowledged. */
   async flush(): Promise<void> {
     while (this.#busy) await this.#busy;
   }

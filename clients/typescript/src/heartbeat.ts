@@ -5,7 +5,7 @@ import { Worker as Thread } from "node:worker_threads";
 import type { ConnectionOptions } from "./connection.js";
 import type { Lease, Task } from "./task.js";
 
-/** What the thread is told. Keys are those of `keyOf`. */
+/** Messages to the thread. Keys are those of `keyOf`. */
 export type Order =
   | { hold: { key: string; id: string; token: string; seconds: number; since: number }[] }
   | { drop: string[] }
@@ -13,7 +13,7 @@ export type Order =
   | { progress: string; json: string }
   | { end: true };
 
-/** What the thread reports. */
+/** Messages from the thread. */
 export type Report =
   | { stop: string[]; reason: "cancelled" | "lost" }
   | { failed: string }

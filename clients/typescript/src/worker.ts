@@ -176,7 +176,7 @@ export class Worker {
     }
   }
 
-  /** Ends that the server does not know of hold their leases, so there is a bound for them, too. */
+  /** Also bounds how many ends wait for their acknowledgement, since these tasks keep their leases. */
   #free(): number {
     const { concurrency } = this.#options;
     return Math.min(concurrency - this.#running.size, 10 * concurrency - this.#acknowledger.count);
