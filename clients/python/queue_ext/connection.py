@@ -1,0 +1,128 @@
+"""The worker's own connections, which are opened again after each loss, for as long as it takes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import threading
+from typing import Any, Callable, TypeVar, Union
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from .caller import sqlstate
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+Connect = Union[str, Callable[[], Connection]]  # a connection string, or a function that connects
+
+# Without these, a connection whose server has vanished silently would not be noticed for many minutes.
+_DEFAULTS = {
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 20_000, "client_encoding": "UTF8",
+}  # fmt: skip
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+
+# libpq does not report the SQLSTATE of a refused connection.
+_REFUSALS = {
+    "3D000": re.compile(r'database ".*" does not exist|no such database'),
+    "28000": re.compile(r'role ".*" does not exist|no pg_hba.conf entry|password|authentication failed|no such user'),
+    "42501": re.compile(r"permission denied for database"),
+}
+
+
+class GaveUp(Exception):
+    """The connection did not come back before the worker had to end."""
+
+
+class Outage:
+    """Logs one line when the database cannot be reached, and one when it can be again, for all connections together."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._lasts = False
+        self._lock = threading.Lock()
+
+    def begins(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._lasts:
+                self._logger.warning("the database is not available, trying again: %s", first_line(error))
+            self._lasts = True
+
+    def ends(self) -> None:
+        with self._lock:
+            if self._lasts:
+                self._logger.warning("the database is available again")
+            self._lasts = False
+
+
+class Link:
+    """One connection in autocommit mode, used by one thread."""
+
+    def __init__(self, connect: Connect, name: str, outage: Outage, gave_up: threading.Event) -> None:
+        self._connect, self._name, self._outage, self._gave_up = connect, name, outage, gave_up
+        self.connection: Connection | None = None
+
+    def call(self, use: Callable[[Connection], T], is_final: Callable[[BaseException], bool]) -> T:
+        """Returns what use returns. Repeats it on a new connection after each error that is not final."""
+        failures = 0
+        while True:
+            try:
+                if self.connection is None:
+                    self.connection = self._open()
+                result = use(self.connection)
+            except (psycopg.Error, OSError) as error:
+                if is_final(error):
+                    raise
+                self.close()
+                failures += 1
+                # A connection can be lost although the server is well. Then the second try succeeds.
+                if failures == 2:
+                    self._outage.begins(error)
+                cap = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 10))
+                if self._gave_up.wait(random.uniform(0, cap)):
+                    raise GaveUp from error
+            else:
+                if failures > 1:
+                    self._outage.ends()
+                return result
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> Connection:
+        if callable(self._connect):
+            connection = self._connect()
+            connection.autocommit, connection.row_factory = True, tuple_row
+        else:
+            given = psycopg.conninfo.conninfo_to_dict(self._connect)
+            settings: dict[str, Any] = {**_DEFAULTS, "fallback_application_name": self._name, **given}
+            if "PGCONNECT_TIMEOUT" in os.environ and "connect_timeout" not in given:
+                del settings["connect_timeout"]
+            connection = psycopg.connect(**settings, autocommit=True)
+        # PgBouncer in transaction mode gives each statement another server connection, which does not know the
+        # statements that were prepared on others.
+        connection.prepare_threshold = None
+        return connection
+
+
+def state_of(error: BaseException) -> str | None:
+    """The SQLSTATE of an error, also of a refused connection if the server's messages are in English."""
+    state = sqlstate(error)
+    if state is None and isinstance(error, psycopg.OperationalError):
+        return next((state for state, text in _REFUSALS.items() if text.search(str(error))), None)
+    return state
+
+
+def is_about_values(error: BaseException) -> bool:
+    """Whether the server, or the driver, refuses the values of a statement. Then no repetition helps."""
+    return isinstance(error, psycopg.DataError) or (sqlstate(error) or "")[:2] in ("22", "54")
+
+
+def first_line(error: BaseException) -> str:
+    """What happened, without the DETAIL, which can contain values."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

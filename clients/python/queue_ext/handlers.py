@@ -1,0 +1,134 @@
+"""Calls handlers: plain functions in threads, and coroutine functions on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import queue
+import threading
+from typing import Any, Awaitable, Callable, Iterable, Union
+
+from .outcomes import Outcome, Retry, of_error, of_result
+from .task import Task
+
+Handler = Callable[[Task], Any]
+Around = Callable[[Task, Callable[[], Any]], Any]
+Ended = Callable[[Task, Outcome, Union[BaseException, None]], None]
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+class Handlers:
+    """The handlers of a worker, and the hooks around each call."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str | None, Handler] = {}
+        self._around: list[Around] = []
+
+    def add(self, kind: str | None, handler: Handler) -> None:
+        if kind in self._by_kind:
+            raise ValueError(f"there is a handler for {'all kinds' if kind is None else f'kind {kind!r}'} already")
+        self._by_kind[kind] = handler
+
+    def add_around(self, hook: Around) -> None:
+        self._around.append(hook)
+
+    def any_is_async(self) -> bool:
+        return any(map(is_async, self._by_kind.values()))
+
+    def is_async(self, task: Task) -> bool:
+        return is_async(self._by_kind.get(task.kind) or self._by_kind.get(None) or self.find)
+
+    def find(self, task: Task) -> Handler:
+        handler = self._by_kind.get(task.kind) or self._by_kind.get(None)
+        if handler is None:
+            # Not permanently: a newer worker may have one.
+            raise Retry(message="no handler for " + ("tasks without kind" if task.kind is None else f"kind {task.kind}"))
+        return handler
+
+    def call(self, task: Task) -> Any:
+        """Calls the handler within its hooks. The result of a coroutine function is a coroutine.
+
+        Hooks that are coroutine functions apply to handlers that are, and the others to the others."""
+        call: Callable[[], Any] = functools.partial(handler := self.find(task), task)
+        for hook in reversed(self._around):
+            if is_async(hook) == is_async(handler):
+                call = functools.partial(hook, task, call)
+        return call()
+
+    def run(self, task: Task) -> tuple[Outcome, BaseException | None]:
+        """Runs a plain function to its end."""
+        try:
+            task.check()
+            return of_result(task, self.call(task)), None
+        except BaseException as error:  # whatever it is, it is the handler's
+            return of_error(task, error), error
+
+    async def run_async(self, task: Task) -> tuple[Outcome, BaseException | None]:
+        try:
+            task.check()
+            result: Awaitable[Any] = self.call(task)
+            return of_result(task, await result), None
+        except BaseException as error:
+            return of_error(task, error), error
+
+
+class Threads:
+    """Runs plain functions. The threads are daemons, so that one that blocks does not keep the process from ending."""
+
+    def __init__(self, handlers: Handlers, ended: Ended) -> None:
+        self._handlers, self._ended = handlers, ended
+        self._inbox: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def start(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            with self._lock:
+                idle = self._idle > 0
+                self._idle -= idle
+            if not idle:
+                threading.Thread(target=self._run, name="queue_ext handler", daemon=True).start()
+            self._inbox.put(task)
+
+    def _run(self) -> None:
+        while True:
+            task = self._inbox.get()
+            outcome, error = self._handlers.run(task)
+            with self._lock:
+                self._idle += 1
+            self._ended(task, outcome, error)
+
+
+class Loop:
+    """Runs coroutine functions on an event loop."""
+
+    def __init__(self, handlers: Handlers, ended: Ended, loop: asyncio.AbstractEventLoop) -> None:
+        self._handlers, self._ended, self._loop = handlers, ended, loop
+        self._running: set[asyncio.Task[None]] = set()  # asyncio itself has only weak references
+
+    def start(self, tasks: list[Task]) -> None:
+        self._loop.call_soon_threadsafe(self._start, tasks)
+
+    def _start(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            running = self._loop.create_task(self._run(task))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+
+    async def _run(self, task: Task) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        task.interrupt = functools.partial(self._loop.call_soon_threadsafe, self._cancel, task, current)
+        outcome, error = await self._handlers.run_async(task)
+        self._ended(task, outcome, error)
+
+    @staticmethod
+    def _cancel(task: Task, running: asyncio.Task[None]) -> None:
+        if not task.ended:
+            running.cancel()

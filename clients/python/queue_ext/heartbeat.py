@@ -1,0 +1,149 @@
+"""Extends the leases of all running tasks, in threads and on a connection that handlers cannot block."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Callable, Iterable, Sequence
+
+import psycopg
+from psycopg.errors import LockNotAvailable
+
+from .connection import Connection, Link, is_about_values
+from .task import Task
+
+# The lock timeout applies to this statement alone, because set_config is local to the transaction and runs first.
+_EXTEND = """
+SELECT e.id, extract(epoch FROM e.lease_until - clock_timestamp())::float8, e.cancel_requested
+FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout),
+     LATERAL queue.extend_many(CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s, %s, %s::jsonb[]) AS e"""
+_LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE = "1000", "50"  # in milliseconds
+
+
+def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> None:
+    """Extends the leases, and stops tasks that are cancelled or lost.
+
+    One by one, if a handler has locked its task by a transaction that is still open, or if one progress cannot be stored."""
+    try:
+        _extend(connection, tasks, lease, _LOCK_TIMEOUT)
+    except psycopg.Error as error:
+        if not (is_about_values(error) or isinstance(error, LockNotAvailable)):
+            raise
+        for task in tasks:
+            try:
+                _extend(connection, [task], lease, _LOCK_TIMEOUT_ALONE)
+            except LockNotAvailable:
+                pass
+            except psycopg.Error as own_error:
+                if not is_about_values(own_error):
+                    raise
+                task.unsent_progress = None
+                _extend(connection, [task], lease, _LOCK_TIMEOUT_ALONE)
+
+
+def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None, lock_timeout: str) -> None:
+    began = time.monotonic()
+    progress = [task.unsent_progress for task in tasks]
+    arrays = [[task.id for task in tasks], [task.token for task in tasks], lease, progress if any(progress) else None]
+    answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, [lock_timeout, *arrays])}
+    for task, sent in zip(tasks, progress):
+        if task.id not in answers:
+            if not task.completed:
+                task.stop("lost")
+            continue
+        task.lease_seconds, cancel_requested = answers[task.id]
+        task.deadline = began + task.lease_seconds
+        if task.unsent_progress is sent:
+            task.unsent_progress = None
+        if cancel_requested:
+            task.stop("cancelled")
+
+
+class Heartbeat:
+    """The leases that this worker holds."""
+
+    def __init__(self, link: Link, lease: timedelta | None, longest_pause: float, logger: logging.Logger) -> None:
+        self._link, self._lease, self._longest_pause, self._logger = link, lease, longest_pause, logger
+        self._held: dict[int, Task] = {}
+        self._changed = threading.Condition()  # with a reentrant lock
+        self._next_beat = self._next_deadline = float("inf")
+        self._ended = False
+
+    def add(self, tasks: Iterable[Task], claimed_at: float) -> None:
+        """Takes care of new tasks. claimed_at is the time of time.monotonic() before the claim."""
+        with self._changed:
+            for task in tasks:
+                before = self._held.get(task.id)
+                if before is not None:  # this worker has lost the lease and has claimed the task again
+                    before.stop("lost")
+                    self._logger.warning("task %d: its lease was lost", task.id)
+                self._held[task.id] = task
+                task.deadline = claimed_at + task.lease_seconds
+                task.beat_at = claimed_at + self._pause(task)
+                if task.beat_at < self._next_beat or task.deadline < self._next_deadline:
+                    self._changed.notify_all()
+
+    def remove(self, task: Task) -> None:
+        with self._changed:
+            if self._held.get(task.id) is task:
+                del self._held[task.id]
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def beat(self) -> None:
+        """Sends heartbeats until the end. A thread of its own runs it."""
+        try:
+            self._link.call(lambda connection: None, lambda error: False)  # connects before the first one is due
+            while self._await(self._until_beat):
+                tasks = self._tasks()
+                self._link.call(lambda connection: extend(connection, tasks, self._lease), lambda error: False)
+                now = time.monotonic()
+                for task in tasks:
+                    task.beat_at = now + self._pause(task)
+                    if task.reason == "lost" and not task.ended:
+                        self._lose(task)
+        finally:
+            self._link.close()
+
+    def watch(self) -> None:
+        """Stops tasks whose lease has run out by the local clock, because heartbeats do not reach the server. A thread of its
+        own runs it, because that of the heartbeats may be waiting for the network."""
+        while self._await(self._until_deadline):
+            now = time.monotonic()
+            for task in self._tasks():
+                if task.deadline <= now and not task.ended:
+                    task.stop("lost")
+                    self._lose(task)
+
+    def _await(self, seconds_until: Callable[[], float]) -> bool:
+        """Waits until the time has come. Returns False at the end of the worker."""
+        with self._changed:
+            while not self._ended and (pause := seconds_until()) > 0:
+                self._changed.wait(min(pause, threading.TIMEOUT_MAX))
+            return not self._ended
+
+    def _tasks(self) -> list[Task]:
+        # The transaction in which a handler completes its task locks it, so that no other worker can claim it.
+        with self._changed:
+            return [task for task in self._held.values() if not task.completed]
+
+    def _lose(self, task: Task) -> None:
+        self.remove(task)
+        self._logger.warning("task %d: its lease is lost", task.id)
+
+    def _pause(self, task: Task) -> float:
+        return min(self._longest_pause, task.lease_seconds / 3)
+
+    def _until_beat(self) -> float:
+        self._next_beat = min((task.beat_at for task in self._tasks()), default=float("inf"))
+        return self._next_beat - time.monotonic()
+
+    def _until_deadline(self) -> float:
+        # A task whose handler has ended is not stopped. The server decides whether its report comes in time.
+        self._next_deadline = min((task.deadline for task in self._tasks() if not task.ended), default=float("inf"))
+        return self._next_deadline - time.monotonic()

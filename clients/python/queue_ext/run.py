@@ -1,0 +1,222 @@
+"""One run of a worker: claims tasks, has them handled, and ends gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Callable
+
+import psycopg
+from psycopg.errors import QueryCanceled
+
+from .acknowledge import Acknowledger
+from .connection import Connect, Connection, GaveUp, Link, Outage, state_of
+from .handlers import Handlers, Loop, Threads
+from .heartbeat import Heartbeat
+from .outcomes import NOTHING, RELEASE, Outcome
+from .task import COLUMNS, Task
+
+logger = logging.getLogger("queue_ext")
+
+STOP, PROGRESS = "stop", "progress"  # the messages to the thread that runs the worker; others are errors
+_WAIT = "30 seconds"  # after that a waiting worker claims again
+_GRACE = 5.0  # seconds for handlers to heed the stop signal, and then for the last reports
+
+_FATAL = ("QX002", "42501")  # no such queue, or no right on it: no retry helps
+_FATAL_AT_FIRST = ("3F000", "42883", "3D000", "28")  # no extension, database or role, as long as no claim has succeeded
+
+
+@dataclass(frozen=True)
+class Settings:
+    connect: Connect
+    queues: list[str]
+    concurrency: int
+    lease: timedelta | None
+    heartbeat: float
+    shutdown_timeout: float
+    name: str
+
+
+class Run:
+    def __init__(
+        self,
+        settings: Settings,
+        handlers: Handlers,
+        commands: queue.SimpleQueue[object],
+        ready: threading.Event,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._settings, self._handlers, self._commands, self._ready = settings, handlers, commands, ready
+        self._stopping, self._claim_ended, self._gave_up = threading.Event(), threading.Event(), threading.Event()
+        outage = Outage(logger)
+        # The claiming connection is given up as soon as the worker is to stop, the others when all is reported.
+        self._link = Link(settings.connect, settings.name, outage, self._stopping)
+        links = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
+        self._heartbeat = Heartbeat(links[0], settings.lease, settings.heartbeat, logger)
+        self._acknowledger = Acknowledger(links[1], self._heartbeat, settings.lease, logger)
+        self._threads = Threads(handlers, self._ended)
+        self._loop = None if loop is None else Loop(handlers, self._ended, loop)
+
+        self._slots = threading.Condition()  # guards the two below
+        self._free = settings.concurrency
+        self._running: set[Task] = set()
+        self._waiting = False
+        self._hurry = False  # after a second signal
+
+        # A single name costs the server less than a list.
+        one = len(settings.queues) == 1
+        self._queues: str | list[str] = settings.queues[0] if one else settings.queues
+        type_ = "text" if one else "text[]"
+        self._claim_statement = f"SELECT {COLUMNS} FROM queue.claim(%s, %s::{type_}, %s, %s)"
+        self._wait_statement = f"CALL queue.wait(%s::{type_}, '{_WAIT}', worker => %s)"
+
+    def run(self) -> None:
+        """Returns after the graceful end that a stop begins. Raises the error that has ended the worker."""
+        self._thread(self._claim)
+        acknowledger = self._thread(self._acknowledger.run)
+        self._thread(self._heartbeat.beat)
+        self._thread(self._heartbeat.watch)
+        while (message := self._commands.get()) == PROGRESS:
+            pass
+        logger.info("worker %s stops, %d tasks are running", self._settings.name, len(self._running))
+        with self._slots:
+            self._stopping.set()
+            self._slots.notify_all()
+        self._thread(self._interrupt)
+        if not self._await_end(self._settings.shutdown_timeout):
+            for task in list(self._running):
+                task.stop("shutdown")
+            if not self._hurry:
+                self._await_end(_GRACE)
+            self._release_running()
+        self._acknowledger.end()
+        acknowledger.join(_GRACE)
+        if acknowledger.is_alive():
+            logger.error("not all results could be reported: their tasks are retried when the leases end")
+        self._gave_up.set()
+        self._heartbeat.end()
+        if isinstance(message, BaseException):
+            raise message
+
+    def _thread(self, target: Callable[[], object]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                target()
+            except GaveUp:
+                pass
+            except BaseException as error:  # the worker cannot go on without this thread
+                self._commands.put(error)
+
+        thread = threading.Thread(target=guarded, name="queue_ext worker", daemon=True)
+        thread.start()
+        return thread
+
+    # The claiming thread.
+
+    def _claim(self) -> None:
+        try:
+            while free := self._await_free():
+                claimed_at, rows = self._link.call(lambda connection: self._claim_some(connection, free), self._is_fatal)
+                if not self._ready.is_set():
+                    logger.info("worker %s claims tasks from %s", self._settings.name, ", ".join(self._settings.queues))
+                    self._ready.set()
+                self._start([Task(row) for row in rows], claimed_at)
+                if len(rows) < free:  # there are no more
+                    self._link.call(self._wait, self._is_fatal)
+        finally:
+            self._link.close()
+            self._claim_ended.set()
+            self._commands.put(PROGRESS)
+
+    def _await_free(self) -> int:
+        """Waits for free slots, and returns how many there are; 0 when the worker stops."""
+        with self._slots:
+            while self._free == 0 and not self._stopping.is_set():
+                self._slots.wait()
+            return 0 if self._stopping.is_set() else self._free
+
+    def _claim_some(self, connection: Connection, limit: int) -> tuple[float, list[tuple[Any, ...]]]:
+        before = time.monotonic()
+        arguments = [self._settings.lease, self._queues, limit, self._settings.name]
+        return before, connection.execute(self._claim_statement, arguments).fetchall()
+
+    def _start(self, tasks: list[Task], claimed_at: float) -> None:
+        if self._stopping.is_set():
+            for task in tasks:
+                self._acknowledger.report(task, RELEASE)
+            return
+        self._heartbeat.add(tasks, claimed_at)
+        with self._slots:
+            self._free -= len(tasks)
+            self._running.update(tasks)
+        self._threads.start([task for task in tasks if not self._handlers.is_async(task)])
+        if self._loop is not None:
+            self._loop.start([task for task in tasks if self._handlers.is_async(task)])
+
+    def _wait(self, connection: Connection) -> None:
+        self._waiting = True
+        try:
+            if not self._stopping.is_set():
+                connection.execute(self._wait_statement, [self._queues, self._settings.name])
+        except QueryCanceled:  # by _interrupt, or by a statement timeout
+            pass
+        finally:
+            self._waiting = False
+
+    def _interrupt(self) -> None:
+        """Ends the wait of the claiming thread. Repeated, since a request that comes before the wait has no effect."""
+        while not self._claim_ended.is_set():
+            connection = self._link.connection
+            if self._waiting and connection is not None:
+                with contextlib.suppress(psycopg.Error):
+                    connection.cancel()
+            self._claim_ended.wait(0.05)
+
+    def _is_fatal(self, error: BaseException) -> bool:
+        state = state_of(error) or ""
+        return state in _FATAL or (not self._ready.is_set() and state.startswith(_FATAL_AT_FIRST))
+
+    # The end of a handler, in its thread.
+
+    def _ended(self, task: Task, outcome: Outcome, error: BaseException | None) -> None:
+        if outcome.verb == "fail":
+            # Not the message of the error, which may contain parts of the payload.
+            logger.warning("task %d: attempt %d failed: %s", task.id, task.attempt, type(error).__name__)
+        with self._slots:
+            if task not in self._running:  # it was released when the worker stopped
+                return
+            task.ended = True
+            self._acknowledger.report(task, outcome)
+            self._running.remove(task)
+            self._free += 1
+            self._slots.notify()
+        if self._stopping.is_set():
+            self._commands.put(PROGRESS)
+
+    # The end of the worker.
+
+    def _await_end(self, seconds: float) -> bool:
+        """Waits until all handlers have ended. Returns False after so many seconds, or at a second signal."""
+        deadline = time.monotonic() + seconds
+        while self._running or not self._claim_ended.is_set():
+            try:
+                message = self._commands.get(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                return False
+            if message == STOP:
+                self._hurry = True
+                return False
+        return True
+
+    def _release_running(self) -> None:
+        with self._slots:
+            tasks, self._running = self._running, set()
+        for task in tasks:
+            logger.warning("task %d: released, although its handler still runs", task.id)
+            self._acknowledger.report(task, NOTHING if task.completed else RELEASE)

@@ -1,0 +1,88 @@
+"""A claimed task, as its handler sees it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from typing import Any, Callable, Sequence
+
+from .caller import execute, execute_async
+from .outcomes import Stopped
+from .values import to_json
+
+# The columns of a claim, in the order of Task's constructor. JSON comes as text, which no driver converts. The length
+# of the lease is computed by the server, because clocks of two machines differ.
+COLUMNS = """id, token, queue, kind, payload::text, headers::text, attempt, max_attempts, priority, key, group_key,
+progress::text, run_at, created_at, extract(epoch FROM lease_until - clock_timestamp())::float8"""
+
+_COMPLETE = "SELECT queue.complete(CAST(%(id)s AS bigint), CAST(%(token)s AS bigint), CAST(%(result)s AS jsonb))"
+
+
+class Task:
+    """One attempt of a task. Its worker holds the lease until the handler has ended."""
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        self.id: int = row[0]
+        self.token: int = row[1]
+        self.queue: str = row[2]
+        self.kind: str | None = row[3]
+        self.payload: Any = json.loads(row[4])
+        self.headers: dict[str, Any] | None = row[5] and json.loads(row[5])
+        self.attempt: int = row[6]
+        self.max_attempts: int = row[7]
+        self.priority: int = row[8]
+        self.key: str | None = row[9]
+        self.group_key: str | None = row[10]
+        self.progress: Any = row[11] and json.loads(row[11])
+        self.run_at: datetime = row[12]
+        self.created_at: datetime = row[13]
+
+        self.stopped = threading.Event()
+        self.reason: str | None = None  # why it was stopped: cancelled, lost or shutdown
+        self.completed = False  # by complete()
+
+        # The rest is for the worker.
+        self.lease_seconds = float(row[14])
+        self.deadline = self.beat_at = 0.0  # by time.monotonic()
+        self.ended = False  # the handler has
+        self.unsent_progress: str | None = None
+        self.interrupt: Callable[[], object] = lambda: None  # how an asynchronous handler learns of the stop
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} of {self.queue}, attempt {self.attempt}>"  # without the payload: it may be secret
+
+    def check(self) -> None:
+        """Raises Stopped if the handler should stop. Call it between the steps of long work."""
+        if self.stopped.is_set():
+            raise Stopped(self.reason)
+
+    def set_progress(self, value: Any) -> None:
+        """Stores any JSON value with the task, at the next heartbeat. The next attempt finds it in task.progress."""
+        self.unsent_progress = to_json(value)
+
+    def complete(self, connection: Any, result: Any = None) -> None:
+        """Completes the task in the transaction of the connection: what else the transaction writes takes effect once.
+
+        Commit afterwards. The worker does not report the task again, whatever the handler returns. If the lease is lost,
+        the call raises the driver's error with SQLSTATE QX001; let it pass, so that the transaction rolls back."""
+        execute(connection, _COMPLETE, self._lease(result))
+        self.completed = True
+
+    async def complete_async(self, connection: Any, result: Any = None) -> None:
+        """The same on an asynchronous connection."""
+        await execute_async(connection, _COMPLETE, self._lease(result))
+        self.completed = True
+
+    def stop(self, reason: str) -> None:
+        """Tells the handler to stop. The first reason stays."""
+        with self._lock:
+            if self.ended or self.reason is not None:
+                return
+            self.reason = reason
+            self.stopped.set()
+        self.interrupt()
+
+    def _lease(self, result: Any) -> dict[str, str | None]:
+        return {"id": str(self.id), "token": str(self.token), "result": None if result is None else to_json(result)}

@@ -1,0 +1,34 @@
+"""Values as text, in the form that PostgreSQL reads. Text means the same to every driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+from typing import Any, Union
+
+Delay = Union[float, timedelta]  # a number means seconds
+
+
+_ZERO = re.compile(r"(?<!\\)(\\\\)*\\u0000")
+
+
+def to_json(value: Any) -> str:
+    """Raises ValueError or TypeError for what PostgreSQL cannot store, so that it is found where the value is from."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    text.encode()  # finds lone surrogates
+    if _ZERO.search(text):
+        raise ValueError("a string contains a zero byte, which PostgreSQL cannot store")
+    return text
+
+
+def to_seconds(delay: Delay) -> float:
+    return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+
+
+def to_interval(delay: Delay | str) -> str:
+    return delay if isinstance(delay, str) else f"{to_seconds(delay):.6f} seconds"
+
+
+def to_timestamp(moment: datetime | str) -> str:
+    return moment if isinstance(moment, str) else moment.isoformat()

@@ -1,0 +1,165 @@
+"""A worker: its handlers, how it is started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+from datetime import timedelta
+from typing import Any, Callable, Iterator, Sequence, TypeVar
+
+import psycopg
+
+from .connection import Connect
+from .drain import Drain
+from .handlers import Around, Handler, Handlers
+from .run import STOP, Run, Settings
+from .values import Delay, to_seconds
+
+H = TypeVar("H", bound=Handler)
+A = TypeVar("A", bound=Around)
+
+
+class Worker:
+    """Claims tasks from queues and calls a handler for each, many at a time.
+
+    - connection: a connection string, or a function that returns a new connection of psycopg.
+    - queues: the name of a queue, or names in the order of preference.
+    - concurrency: how many tasks are handled at a time.
+    - lease: how long a task waits if this process dies. None means the lease of the task or of its queue.
+    - heartbeat: the longest time between two heartbeats, which extend the leases. A third of a short lease is sooner.
+    - shutdown_timeout: how long handlers may go on after the worker was told to stop.
+    - name: shown by queue.workers, and in the errors of tasks. The default has the host's name and the process id.
+
+    Times are numbers of seconds or timedeltas. "ready" is set after the first claim that has succeeded. A worker runs once.
+    """
+
+    def __init__(
+        self,
+        connection: Connect,
+        queues: str | Sequence[str] = "default",
+        *,
+        concurrency: int = 10,
+        lease: Delay | None = None,
+        heartbeat: Delay = 10,
+        shutdown_timeout: Delay = 30,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(connection, str):
+            psycopg.conninfo.conninfo_to_dict(connection)  # raises an error if it is malformed
+        if concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+        self._settings = Settings(
+            connect=connection,
+            queues=[queues] if isinstance(queues, str) else list(queues),
+            concurrency=concurrency,
+            lease=None if lease is None else timedelta(seconds=to_seconds(lease)),
+            heartbeat=to_seconds(heartbeat),
+            shutdown_timeout=to_seconds(shutdown_timeout),
+            name=name or f"{socket.gethostname()[:100]}:{os.getpid()}",
+        )
+        self.ready = threading.Event()
+        self._handlers = Handlers()
+        # Signal handlers put messages into it. Unlike other queues and locks, it is safe to use there.
+        self._commands: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._started = False
+
+    def handler(self, kind: str | None = None) -> Callable[[H], H]:
+        """Decorates the handler of a kind of tasks; without a kind, the handler of all tasks that have no other.
+
+        A handler takes a Task. What it returns is the result of the task, any JSON value. Coroutine functions run on an
+        event loop, other functions in threads."""
+
+        def register(handler: H) -> H:
+            self._handlers.add(kind, handler)
+            return handler
+
+        return register
+
+    def around(self, hook: A) -> A:
+        """Decorates a function that is called as hook(task, call) and returns what call() returns, for tracing and metrics.
+
+        Coroutine functions go around handlers that are coroutine functions, and await call(); others around others."""
+        self._handlers.add_around(hook)
+        return hook
+
+    def run(self, *, signals: bool = True) -> None:
+        """Works until stop() is called, or, in the main thread, until SIGTERM or SIGINT. Handlers that are coroutine functions
+        share an event loop in a thread of its own."""
+        loop = self._new_loop() if self._handlers.any_is_async() else None
+        try:
+            with self._stop_on_signals(signals):
+                self._new_run(loop).run()
+        finally:
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+
+    async def run_async(self, *, signals: bool = True) -> None:
+        """The same on the event loop of the caller. If it is cancelled, it stops gracefully before it returns."""
+        loop = asyncio.get_running_loop()
+        run, done = self._new_run(loop), loop.create_future()
+
+        def supervise() -> None:
+            error: BaseException | None = None
+            try:
+                run.run()
+            except BaseException as raised:
+                error = raised
+            loop.call_soon_threadsafe(lambda: done.set_exception(error) if error else done.set_result(None))
+
+        cancelled: asyncio.CancelledError | None = None
+        with self._stop_on_signals(signals):
+            threading.Thread(target=supervise, name="queue_ext worker", daemon=True).start()
+            while not done.done():
+                try:
+                    await asyncio.wait([done])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    self.stop()
+        if cancelled is not None:
+            raise cancelled
+        done.result()
+
+    def stop(self) -> None:
+        """Makes run() return after the handlers have ended. A second call makes it release their tasks at once. Can be called
+        from any thread and from a signal handler."""
+        self._commands.put(STOP)
+
+    def drain(self, connection: Any, *, raise_errors: bool = False, limit: int = 10_000) -> int:
+        """For tests: handles all due tasks, one after the other, on the caller's connection and in its transaction.
+
+        Returns how many times a handler was called. With raise_errors an error of a handler is raised and not recorded. A
+        task that becomes due again and again ends it at the limit."""
+        return Drain(self._settings, self._handlers, raise_errors, limit).run(connection)
+
+    async def drain_async(self, connection: Any, *, raise_errors: bool = False, limit: int = 10_000) -> int:
+        """The same on an asynchronous connection."""
+        return await Drain(self._settings, self._handlers, raise_errors, limit).run_async(connection)
+
+    def _new_run(self, loop: asyncio.AbstractEventLoop | None) -> Run:
+        if self._started:
+            raise RuntimeError("a worker runs only once: make another one")
+        self._started = True
+        return Run(self._settings, self._handlers, self._commands, self.ready, loop)
+
+    @staticmethod
+    def _new_loop() -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="queue_ext event loop", daemon=True).start()
+        return loop
+
+    @contextlib.contextmanager
+    def _stop_on_signals(self, wanted: bool) -> Iterator[None]:
+        # Not loop.add_signal_handler: it would not be called while a handler blocks the event loop.
+        wanted = wanted and threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGTERM, signal.SIGINT) if wanted else ()
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
