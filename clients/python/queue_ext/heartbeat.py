@@ -85,10 +85,13 @@ class Heartbeat:
                 if task.beat_at < self._next_beat or task.deadline < self._next_deadline:
                     self._changed.notify_all()
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: Task) -> bool:
+        """Returns False if it was removed before."""
         with self._changed:
-            if self._held.get(task.id) is task:
+            held = self._held.get(task.id) is task
+            if held:
                 del self._held[task.id]
+            return held
 
     def end(self) -> None:
         with self._changed:
@@ -133,8 +136,8 @@ class Heartbeat:
             return [task for task in self._held.values() if not task.completed]
 
     def _lose(self, task: Task) -> None:
-        self.remove(task)
-        self._logger.warning("task %d: its lease is lost", task.id)
+        if self.remove(task):
+            self._logger.warning("task %d: its lease is lost", task.id)
 
     def _pause(self, task: Task) -> float:
         return min(self._longest_pause, task.lease_seconds / 3)

@@ -113,7 +113,7 @@ class Push(Case):
         self.assertEqual([type(one) for one in [id, *ids]], [int, int])
 
     def test_psycopg_connection_with_any_row_factory(self):
-        for factory in (dict_row, psycopg.rows.scalar_row, psycopg.rows.namedtuple_row):
+        for factory in (dict_row, psycopg.rows.namedtuple_row):
             with self.subTest(factory.__name__), psycopg.connect(URL, row_factory=factory) as connection:
                 self.db.execute("DELETE FROM queue.tasks WHERE queue = %s", [self.queue])
                 self.check_transaction(connection, connection.commit, connection.rollback)
