@@ -83,8 +83,8 @@ class Threads:
 
     def __init__(self, handlers: Handlers, ended: Ended) -> None:
         self._handlers, self._ended = handlers, ended
-        self._inbox: queue.SimpleQueue[Task] = queue.SimpleQueue()
-        self._idle = 0
+        self._inbox: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._idle = self._all = 0
         self._lock = threading.Lock()
 
     def start(self, tasks: Iterable[Task]) -> None:
@@ -93,12 +93,16 @@ class Threads:
                 idle = self._idle > 0
                 self._idle -= idle
             if not idle:
+                self._all += 1
                 threading.Thread(target=self._run, name="queue_ext handler", daemon=True).start()
             self._inbox.put(task)
 
+    def end(self) -> None:
+        for _ in range(self._all):
+            self._inbox.put(None)
+
     def _run(self) -> None:
-        while True:
-            task = self._inbox.get()
+        while (task := self._inbox.get()) is not None:
             outcome, error = self._handlers.run(task)
             with self._lock:
                 self._idle += 1

@@ -29,7 +29,8 @@ _WAIT = "30 seconds"  # after that a waiting worker claims again
 _GRACE = 5.0  # seconds for handlers to heed the stop signal, and then for the last reports
 
 _FATAL = ("QX002", "42501")  # no such queue, or no right on it: no retry helps
-_FATAL_AT_FIRST = ("3F000", "42883", "3D000", "28")  # no extension, database or role, as long as no claim has succeeded
+# As long as no claim has succeeded also: no extension, database or role, and arguments that are not valid.
+_FATAL_AT_FIRST = ("3F000", "42883", "3D000", "28", "22", "54")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ class Run:
             self._slots.notify_all()
         self._thread(self._interrupt)
         if not self._await_end(self._settings.shutdown_timeout):
-            for task in list(self._running):
+            with self._slots:
+                tasks = list(self._running)
+            for task in tasks:
                 task.stop("shutdown")
             if not self._hurry:
                 self._await_end(_GRACE)
@@ -101,6 +104,7 @@ class Run:
             logger.error("not all results could be reported: their tasks are retried when the leases end")
         self._gave_up.set()
         self._heartbeat.end()
+        self._threads.end()
         if isinstance(message, BaseException):
             raise message
 

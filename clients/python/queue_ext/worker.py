@@ -149,7 +149,12 @@ class Worker:
     @staticmethod
     def _new_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="queue_ext event loop", daemon=True).start()
+
+        def run() -> None:
+            loop.run_forever()
+            loop.close()
+
+        threading.Thread(target=run, name="queue_ext event loop", daemon=True).start()
         return loop
 
     @contextlib.contextmanager

@@ -412,6 +412,10 @@ class Drain(Case):
         self.assertEqual((self.get(id)["state"], self.get(id)["result"]), ("completed", {"n": 1}))
 
 
+async def nothing(task):
+    await asyncio.sleep(0)
+
+
 class Run(Case):
     def test_plain_and_coroutine_functions_in_one_worker(self):
         worker = self.worker()
@@ -590,8 +594,21 @@ class Run(Case):
         ):
             with self.subTest(connection=connection, queue=queue), self.assertRaises(psycopg.Error):
                 Worker(connection, queue).run(signals=False)
+        with self.assertRaises(psycopg.Error):
+            Worker(URL, self.queue, lease=-1).run(signals=False)
         with self.assertRaises(psycopg.ProgrammingError):
             Worker("nonsense")
+
+    def test_a_run_leaves_no_threads_behind(self):
+        before = threading.active_count()
+        worker = self.worker()
+        worker.handler("coroutine")(nothing)
+        worker.handler()(lambda task: None)
+        ids = [*push_many(self.db, self.queue, range(20)), push(self.db, self.queue, kind="coroutine")]
+        with self.running(worker):
+            for id in ids:
+                self.await_state(id, "completed")
+        await_condition(lambda: threading.active_count() == before)
 
     def test_a_stop_before_the_start_and_a_second_run(self):
         worker = self.worker()
