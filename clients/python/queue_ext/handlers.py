@@ -27,37 +27,38 @@ class Handlers:
     """The handlers of a worker, and the hooks around each call."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[str | None, Handler] = {}
+        self._by_kind: dict[str | None, tuple[Handler, bool]] = {}  # and whether it is a coroutine function
         self._around: list[Around] = []
 
     def add(self, kind: str | None, handler: Handler) -> None:
         if kind in self._by_kind:
             raise ValueError(f"there is a handler for {'all kinds' if kind is None else f'kind {kind!r}'} already")
-        self._by_kind[kind] = handler
+        self._by_kind[kind] = handler, is_async(handler)
 
     def add_around(self, hook: Around) -> None:
         self._around.append(hook)
 
     def any_is_async(self) -> bool:
-        return any(map(is_async, self._by_kind.values()))
+        return any(asynchronous for _, asynchronous in self._by_kind.values())
 
     def is_async(self, task: Task) -> bool:
-        return is_async(self._by_kind.get(task.kind) or self._by_kind.get(None) or self.find)
+        found = self._find(task)
+        return found is not None and found[1]
 
-    def find(self, task: Task) -> Handler:
-        handler = self._by_kind.get(task.kind) or self._by_kind.get(None)
-        if handler is None:
-            # Not permanently: a newer worker may have one.
-            raise Retry(message="no handler for " + ("tasks without kind" if task.kind is None else f"kind {task.kind}"))
-        return handler
+    def _find(self, task: Task) -> tuple[Handler, bool] | None:
+        return self._by_kind.get(task.kind) or self._by_kind.get(None)
 
     def call(self, task: Task) -> Any:
         """Calls the handler within its hooks. The result of a coroutine function is a coroutine.
 
-        Hooks that are coroutine functions apply to handlers that are, and the others to the others."""
-        call: Callable[[], Any] = functools.partial(handler := self.find(task), task)
+        Hooks that are coroutine functions go around handlers that are, and the others around the others."""
+        found = self._find(task)
+        if found is None:  # not for good: a newer worker may have one
+            raise Retry(message="no handler for " + ("tasks without kind" if task.kind is None else f"kind {task.kind}"))
+        handler, asynchronous = found
+        call: Callable[[], Any] = functools.partial(handler, task)
         for hook in reversed(self._around):
-            if is_async(hook) == is_async(handler):
+            if is_async(hook) == asynchronous:
                 call = functools.partial(hook, task, call)
         return call()
 
