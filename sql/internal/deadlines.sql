@@ -49,8 +49,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     manner CONSTANT text := (SELECT q.on_expired FROM queue.queues AS q WHERE q.name = task.queue);
 BEGIN
-    IF manner IS NULL OR task.key IS NOT NULL AND NOT queue_internal.lock_key(task.queue, task.key, false)
-       OR NOT queue_internal.lock_to_end(task.id, false) THEN
+    IF manner IS NULL OR NOT queue_internal.lock_to_end(task.id, false) THEN
         RETURN false;
     END IF;
     task.errors := queue_internal.with_error(task, 'expired');

@@ -3,20 +3,22 @@
 -- has pushed after the task conflicts only with FOR UPDATE (dependencies.sql).
 
 -- Must run in a statement before the one that looks for dependents of the task. With "wait" it waits for
--- transactions that have pushed after the task; otherwise it returns false.
+-- transactions that have pushed after the task, or have its key; otherwise it returns false.
 CREATE FUNCTION queue_internal.lock_to_end(task_id bigint, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    locked record;
 BEGIN
     IF wait THEN
-        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
+        SELECT t.queue, t.key INTO locked FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE;
     ELSE
-        PERFORM FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
+        SELECT t.queue, t.key INTO locked FROM queue.tasks AS t WHERE t.id = task_id FOR UPDATE SKIP LOCKED;
     END IF;
-    RETURN FOUND;
+    RETURN FOUND AND (locked.key IS NULL OR queue_internal.lock_key(locked.queue, locked.key, wait));
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_to_end IS
-    'Locks the row of a task that is to end; false if that would have to wait.';
+    'Locks a task that is to end, and its key; false if that would have to wait.';
 
 -- Bounded, because each failure writes the whole array again, also if the background worker ends the attempt.
 CREATE FUNCTION queue_internal.with_error(task queue.tasks, error text, details jsonb DEFAULT NULL) RETURNS jsonb

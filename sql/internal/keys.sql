@@ -92,6 +92,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     now CONSTANT timestamptz := clock_timestamp();
 BEGIN
+    -- In a statement of its own: a task that replaces this one may be giving the key back, and the snapshots of the
+    -- statements that follow show that. Who must not wait has locked it already (lock_to_end).
+    PERFORM queue_internal.lock_key(task.queue, task.key, true);
     IF task.state = 'waiting' THEN
         UPDATE queue_internal.keys AS k SET task_id = r.id, ttl = k.replaced_ttl, replaced_ttl = NULL
         FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
