@@ -33,6 +33,15 @@ BEGIN
                   HINT = format('SELECT queue.drop(%L, force => true) deletes them, running tasks '
                                 'and dead letters included.', name);
     END IF;
+    IF NOT force AND EXISTS (
+            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
+            WHERE a.queue = "drop".name) THEN
+        RAISE EXCEPTION 'tasks of other queues wait for events of queue "%"', name
+            USING ERRCODE = 'object_in_use',
+                  DETAIL = 'They were moved while they waited.',
+                  HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
+                                'then they have timed out.', name);
+    END IF;
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
@@ -46,6 +55,10 @@ BEGIN
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
+    UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()) WHERE a.queue = "drop".name;
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT t.queue, t.id FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
+    WHERE a.queue = "drop".name AND t.queue <> "drop".name;
     -- Including keys that finished tasks keep for a time, which would refuse tasks of a later queue of that name.
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
@@ -61,7 +74,8 @@ right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
-  for one of them, it was cancelled. false (default) refuses a queue that has any.
+  for one of them, it was cancelled. Tasks that were moved to another queue and wait for an event of this one have waited
+  until their timeout. false (default) refuses a queue that has any of these.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, and force
-is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, or tasks of
+other queues wait for its events, and force is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -166,7 +166,9 @@ DECLARE
     came boolean := awaited.outcome IS NOT NULL;
 BEGIN
     IF awaited.event IS NOT NULL THEN
-        came := EXISTS (SELECT FROM queue_internal.emitted AS e
+        -- The time is over early if the queue of the event was dropped.
+        came := (awaited.until <= clock_timestamp()) IS TRUE
+             OR EXISTS (SELECT FROM queue_internal.emitted AS e
                         WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL);
     ELSIF NOT came THEN
         UPDATE queue_internal.awaits AS a SET outcome = d.outcome FROM queue_internal.dependencies AS d
@@ -232,7 +234,7 @@ BEGIN
         END IF;
         CONTINUE WHEN row.current <> row.token OR NOT row.waits;
         IF row.event IS NOT NULL THEN
-            CONTINUE WHEN NOT EXISTS (
+            CONTINUE WHEN (row.until <= clock_timestamp()) IS NOT TRUE AND NOT EXISTS (
                 SELECT FROM queue_internal.emitted AS e
                 WHERE e.queue = row.queue AND e.event = row.event AND e.emitted_at IS NOT NULL);
         ELSIF row.outcome IS NULL THEN

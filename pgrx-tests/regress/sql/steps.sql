@@ -174,6 +174,24 @@ SELECT payload, queue.complete(id, token) FROM queue.claim('1 minute', 'limited'
 SELECT queue.drop('limited'), count(*) FROM queue_internal.emitted WHERE queue = 'limited';
 SELECT count(*) FROM queue_internal.emitted WHERE queue = 'limited';
 
+-- Tasks that were moved while they waited keep the queue of their event from being dropped. By force they time out.
+SELECT queue.create('left'), queue.create('moved_to');
+SELECT queue.push('left', '"for ever"') AS for_ever, queue.push('left', '"a day"') AS a_day, queue.push('left', '"lost"') AS lost \gset
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left', 9) AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go', CASE WHEN c.payload = '"a day"' THEN interval '1 day' END));
+CALL queue.move_where('{"queue": "left"}', 'moved_to');
+SELECT pg_temp.refused('SELECT queue.drop(''left'')');
+SELECT queue.drop('left', force => true);
+DELETE FROM queue_internal.events WHERE task_id = :lost;
+SELECT c.payload FROM queue.claim('1 minute', 'moved_to', 9) AS c, queue.await_event(c.id, c.token, 'go') AS e,
+     queue.complete(c.id, c.token)
+WHERE NOT e.arrived;
+CALL queue.maintain();
+SELECT c.payload FROM queue.claim('1 minute', 'moved_to', 9) AS c, queue.await_event(c.id, c.token, 'go') AS e,
+     queue.complete(c.id, c.token)
+WHERE NOT e.arrived;
+SELECT queue.drop('moved_to');
+
 -- A dead letter that is put back still learns how the task has ended that it waited for, though that left no trace.
 SELECT queue.create('bare', '{"keep_history": false}');
 SELECT queue.push('orders') AS waiter, queue.push('bare') AS other \gset
