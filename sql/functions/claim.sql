@@ -14,7 +14,8 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    source queue.queues := queue_internal.open_queue(queue, 'worker');
+    source queue.queues;
+    found  bigint;
 BEGIN
     -- Calling the check costs more than this condition.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
@@ -23,8 +24,13 @@ BEGIN
     IF lease IS NOT NULL THEN
         lease := queue_internal.checked_lease(lease, NULL);
     END IF;
-    IF source.paused_at IS NULL THEN
-        RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
+    RETURN QUERY SELECT * FROM queue_internal.claim_plain(queue, lease, max_tasks, worker);
+    GET DIAGNOSTICS found = ROW_COUNT;
+    IF found < max_tasks THEN
+        source := queue_internal.open_queue(queue, 'worker');
+        IF source.paused_at IS NULL THEN
+            RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks - found::integer, worker);
+        END IF;
     END IF;
 END
 $$;
@@ -69,10 +75,14 @@ BEGIN
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
-            RETURN QUERY SELECT * FROM queue_internal.claim_from(
-                source, lease, max_tasks, worker);
+            RETURN QUERY SELECT * FROM queue_internal.claim_plain(source.name, lease, max_tasks, worker);
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
+            IF max_tasks > 0 THEN
+                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
+                GET DIAGNOSTICS found = ROW_COUNT;
+                max_tasks := max_tasks - found;
+            END IF;
         END IF;
     END LOOP;
 END

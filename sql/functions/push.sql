@@ -35,6 +35,17 @@ DECLARE
     source queue.queues;
     id     bigint;
 BEGIN
+    IF num_nonnulls(run_at, delay, key, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure,
+                    key_ttl_from, kind, lease, timeout, start_by, ttl, batch) = 0
+       AND on_duplicate = 'skip' AND weight = 1 AND priority IS NOT NULL AND payload IS NOT NULL THEN
+        INSERT INTO queue.tasks AS t (queue, payload, priority)
+        SELECT q.name, push.payload, push.priority FROM queue.queues AS q
+        WHERE q.name = push.queue AND q.max_queued IS NULL AND q.ttl IS NULL AND queue_internal.has_right('producer', q.name)
+        RETURNING t.id INTO id;
+        IF FOUND THEN
+            RETURN id;
+        END IF;
+    END IF;
     PERFORM queue_internal.check_task_options(
         queue, priority, run_at, delay, key, on_duplicate, group_key, max_attempts, headers, after,
         backoff, key_ttl, on_predecessor_failure, key_ttl_from, kind, lease, timeout, start_by, ttl, weight, batch);

@@ -13,6 +13,17 @@ DECLARE
     source  queue.queues;
     misfit  queue.tasks;
 BEGIN
+    -- Most tasks are as simple as these, in queues without policies for pushes.
+    PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
+    WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL
+       OR i.state <> 'queued' OR i.admission = 2 OR i.weight <> 1
+       OR num_nonnulls(i.max_attempts, i.backoff, i.kind, i.lease, i.timeout, i.start_by, i.headers, i.lease_until, i.claimed_at,
+                       i.cancel_requested_at) > 0
+       OR NOT (isfinite(i.run_at) AND isfinite(i.created_at) AND isfinite(i.updated_at))
+    LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
     -- The conditions of check_columns, which raises the error.
     SELECT i.* INTO misfit FROM inserted AS i
     WHERE i.state NOT IN ('waiting', 'queued', 'running') OR NOT isfinite(i.run_at)

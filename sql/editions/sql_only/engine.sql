@@ -88,11 +88,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.caller IS 'Returns the role that called the public function that is running.';
 
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     caller CONSTANT name := queue_internal.caller();
 BEGIN
-    RETURN caller = current_user OR pg_has_role(caller, current_user, 'USAGE') OR EXISTS (
+    IF caller = current_user OR pg_has_role(caller, current_user, 'USAGE') THEN
+        RETURN true;
+    END IF;
+    RETURN EXISTS (
         SELECT FROM queue.rights AS r
         WHERE (r.kind IN (has_right.kind, 'operator') OR has_right.kind = 'any')
           AND (r.queue IS NULL OR r.queue = has_right.queue) AND pg_has_role(caller, r.role, 'USAGE'));
