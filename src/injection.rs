@@ -113,7 +113,7 @@ mod faults {
     use crate::process::{Sleep, sleep};
     use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
     use pgrx::prelude::*;
-    use std::ffi::{CString, c_char, c_int};
+    use std::ffi::{CString, c_char, c_int, c_void};
     use std::time::Duration;
 
     /// The fault.
@@ -133,6 +133,10 @@ mod faults {
         Linger,
         /// The session waits until no other session holds the advisory lock 4711.
         Gate,
+        /// At the commit, after this library's callback, that of another extension writes a row into the table `late`.
+        LateWrite,
+        /// It raises an ERROR.
+        LateError,
         /// At every point: a rollback does not return to lanes what the transaction took from them. The suite torture
         /// must detect that.
         Forget,
@@ -159,6 +163,24 @@ mod faults {
             GucContext::Suset,
             GucFlags::default(),
         );
+        // SAFETY: the library is never unloaded. The callback that was registered first is called last.
+        unsafe { pg_sys::RegisterXactCallback(Some(late), std::ptr::null_mut()) };
+    }
+
+    #[pg_guard]
+    unsafe extern "C-unwind" fn late(event: pg_sys::XactEvent::Type, _nothing: *mut c_void) {
+        match FAULT.get() {
+            _ if event != pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {}
+            Fault::LateWrite => {
+                // SAFETY: the transaction is still open; it has no snapshot at this time.
+                unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
+                Spi::run("INSERT INTO public.late DEFAULT VALUES").expect("a row");
+                // SAFETY: pushed above.
+                unsafe { pg_sys::PopActiveSnapshot() };
+            }
+            Fault::LateError => raise("the commit"),
+            _ => {}
+        }
     }
 
     /// Triggers the fault, if it is set for this point.
@@ -166,7 +188,7 @@ mod faults {
         let here = FAULT_AT.get() == point;
         match FAULT.get() {
             Fault::Tell => notice!("{point:?}"),
-            Fault::Error if here => raise(point),
+            Fault::Error if here => raise(&format!("{point:?}")),
             Fault::Panic if here => panic!("panic at {point:?}"),
             Fault::Stop if here => loop {
                 sleep(Sleep::Wait, Duration::from_secs(60));
@@ -193,8 +215,8 @@ mod faults {
     }
 
     /// Raises the ERROR like C code, with a long jump, which pgrx catches.
-    fn raise(point: Point) {
-        let message = CString::new(format!("error at {point:?}")).unwrap_or_default();
+    fn raise(place: &str) {
+        let message = CString::new(format!("error at {place}")).unwrap_or_default();
         let nowhere = std::ptr::null();
         // SAFETY: the server's functions, in the order of its own ereport; the message is copied.
         unsafe {

@@ -6,6 +6,8 @@
 
 #[path = "injection/events.rs"]
 mod events;
+#[path = "injection/late.rs"]
+mod late;
 #[path = "injection/locked.rs"]
 mod locked;
 #[path = "injection/scenarios.rs"]
@@ -29,13 +31,18 @@ const EARLY: [&str; 4] = ["TablesSought", "TablesLocked", "QueueRead", "ClaimOpe
 
 /// A server with that library; nothing where the library was not built.
 fn cluster(name: &str) -> Option<Cluster> {
+    cluster_with(name, "")
+}
+
+/// The same with more settings.
+fn cluster_with(name: &str, settings: &str) -> Option<Cluster> {
     let Ok(folder) = std::env::var("INJECTION") else {
         println!("skipped: the library with faults is there for the first version alone (make injection)");
         return None;
     };
     assert!(Path::new(&folder).join("queue_ext.so").exists(), "make injection builds {folder}");
     let extra = format!(
-        "dynamic_library_path = '{folder}:$libdir'\nqueue.sweep_interval = '1h'\nmax_prepared_transactions = 10"
+        "dynamic_library_path = '{folder}:$libdir'\nqueue.sweep_interval = '1h'\nmax_prepared_transactions = 10\n{settings}"
     );
     let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra: extra.leak() });
     let mut admin = cluster.connect();
