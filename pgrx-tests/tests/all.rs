@@ -35,6 +35,7 @@ mod portable;
 mod protocol_model;
 mod protocol_traces;
 mod regress;
+mod runtimes;
 mod schedules;
 mod security;
 mod sharding;

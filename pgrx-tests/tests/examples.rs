@@ -53,7 +53,10 @@ const EXAMPLES: &[Example] = &[
     Example { language: "PHP", driver: "PDO", program: "php-pdo/worker.php", start: languages::php, url: pdo },
 ];
 
-/// The shortest worker, which README.md quotes.
+/// The worker that README.md quotes, with the client library.
+const QUOTED: &str = "python-client/worker.py";
+
+/// The shortest worker without it.
 const SMALL: &str = "python-psycopg/small.py";
 
 /// Programs that the tests cannot run.
@@ -169,30 +172,37 @@ fn the_table_has_every_example_and_the_readme_quotes_one() {
     let front = read("../README.md");
     let quoted =
         front.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a quotation");
-    assert_eq!(read(SMALL), quoted, "README.md quotes {SMALL}");
+    assert_eq!(read(QUOTED), quoted, "README.md quotes {QUOTED}");
 }
 
 #[test]
-fn the_worker_in_the_readme_sends_a_letter_and_reports_what_fails() {
-    let cluster = Cluster::start("examples-readme");
-    let mut client = cluster.connect();
-    client
-        .batch_execute(
-            "CREATE TABLE letters_sent (address text NOT NULL);
-             SELECT queue.push('default', '{}', max_attempts => 1)",
-        )
-        .expect("a letter without an address");
-    let start = languages::python(&folder().join(SMALL)).expect("Python runs everywhere");
-    let url = format!("postgresql://postgres@/postgres?host={}", cluster.folder().display());
-    let mut worker = start().env("DATABASE_URL", url).stdin(Stdio::null()).spawn().expect("start the worker");
-    client.batch_execute("SELECT queue.push('default', '{\"to\": \"ada@example.com\"}')").expect("a letter");
-    let done = "SELECT (SELECT array_agg(address) FROM letters_sent) = '{ada@example.com}'
-                       AND EXISTS (SELECT FROM queue.history WHERE state = 'completed')
-                       AND EXISTS (SELECT FROM queue.dead_letters WHERE errors::text LIKE '%KeyError%')";
-    eventually("the letter is sent, and the other is a dead letter", Duration::from_secs(60), || {
-        assert_eq!(worker.try_wait().expect("look"), None, "the worker ended");
-        client.query_one(done, &[]).expect("look").get::<_, Option<bool>>(0) == Some(true)
-    });
-    worker.kill().expect("end it");
-    worker.wait().expect("it is gone");
+fn short_workers_send_a_letter_and_report_what_fails() {
+    let workers: [(&str, fn(&Path) -> Option<Start>); 2] =
+        [(QUOTED, languages::python_client), (SMALL, languages::python)];
+    for (program, start) in workers {
+        let cluster = Cluster::start("examples-short");
+        let mut client = cluster.connect();
+        client
+            .batch_execute(
+                "CREATE TABLE letters_sent (address text NOT NULL);
+                 SELECT queue.push('default', '{}', max_attempts => 1)",
+            )
+            .expect("a letter without an address");
+        let start = start(&folder().join(program)).expect("Python runs everywhere");
+        let url = format!("postgresql://postgres@/postgres?host={}", cluster.folder().display());
+        let mut worker =
+            start().env("DATABASE_URL", url).stdin(Stdio::null()).spawn().expect("start the worker");
+        client
+            .batch_execute("SELECT queue.push('default', '{\"to\": \"ada@example.com\"}')")
+            .expect("a letter");
+        let done = "SELECT (SELECT array_agg(address) FROM letters_sent) = '{ada@example.com}'
+                           AND EXISTS (SELECT FROM queue.history WHERE state = 'completed')
+                           AND EXISTS (SELECT FROM queue.dead_letters WHERE errors::text LIKE '%KeyError%')";
+        eventually("the letter is sent, and the other is a dead letter", Duration::from_secs(60), || {
+            assert_eq!(worker.try_wait().expect("look"), None, "the worker ended");
+            client.query_one(done, &[]).expect("look").get::<_, Option<bool>>(0) == Some(true)
+        });
+        worker.kill().expect("end it");
+        worker.wait().expect("it is gone");
+    }
 }

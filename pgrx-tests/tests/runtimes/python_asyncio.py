@@ -17,7 +17,7 @@ worker = Worker(
     URL,
     os.environ["QUEUE"],
     concurrency=int(os.environ["CONCURRENCY"]),
-    lease=float(os.environ["LEASE"]),
+    lease=float(os.environ["LEASE"]) if "LEASE" in os.environ else None,
     heartbeat=float(os.environ["HEARTBEAT"]),
     shutdown_timeout=float(os.environ["SHUTDOWN"]),
     name=os.environ["NAME"],

@@ -1,0 +1,307 @@
+//! The contract of the client runtimes (docs/clients.md): each is driven in the same way, and each task is accounted for.
+//!
+//! A runtime's program, in pgrx-tests/tests/runtimes, has the same handlers by kind in every language. What they do is in
+//! the table `effects`.
+
+#[path = "runtimes/stage.rs"]
+mod stage;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use queue_ext_tests::cluster::signal;
+use queue_ext_tests::{Cluster, PgBouncer, Settings, languages, pgbouncer};
+use stage::each;
+
+const SERVER: Settings = Settings { preload: true, extra: "max_connections = 200" };
+
+/// As many as the workers of the tests handle at a time.
+const AT_ONCE: usize = 100;
+
+#[test]
+fn a_worker_runs_a_hundred_tasks_at_a_time() {
+    each("runtimes-hundred", &SERVER, |stage| {
+        let worker = stage.start(&[]);
+        stage.push(AT_ONCE + 20, "sleep", r#"{"seconds": 3}"#);
+        stage.eventually("100 run, and no more", |stage| stage.running() == AT_ONCE as i64);
+        stage.drained();
+        assert_eq!(stage.count("begun"), AT_ONCE as i64 + 20);
+        assert_eq!(stage.count("ended"), AT_ONCE as i64 + 20);
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        worker.stop();
+    });
+}
+
+#[test]
+fn results_and_failures_are_reported_as_the_handler_says() {
+    each("runtimes-outcomes", &SERVER, |stage| {
+        let worker = stage.start(&[]);
+        for kind in ["plain", "raise", "retry", "discard", "snooze", "unheard of"] {
+            stage.push(2, kind, r#"{"n": 7, "seconds": 0.1}"#);
+        }
+        stage.eventually("all have ended", |stage| stage.live() == 0);
+        let dead = "SELECT count(*) FROM queue.dead_letters WHERE queue = $1 AND kind";
+        let done = "SELECT count(*) FROM queue.history WHERE queue = $1 AND state = 'completed' AND kind";
+        assert_eq!(stage.ask(&format!("{done} = 'plain' AND result = '{{\"n\": 7}}' AND attempt = 1")), 2);
+        assert_eq!(
+            stage.ask(&format!("{done} = 'retry' AND attempt = 2 AND errors -> 0 ->> 'error' ~ 'later'")),
+            2
+        );
+        assert_eq!(stage.ask(&format!("{done} = 'snooze' AND attempt = 1")), 2);
+        assert_eq!(stage.count("snoozed"), 2);
+        assert_eq!(
+            stage.ask(&format!("{dead} = 'raise' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'boom'")),
+            2
+        );
+        assert_eq!(
+            stage.ask(&format!("{dead} = 'discard' AND attempt = 1 AND errors -> 0 ->> 'error' ~ 'never'")),
+            2
+        );
+        assert_eq!(
+            stage.ask(&format!(
+                "{dead} = 'unheard of' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'unheard of'"
+            )),
+            2
+        );
+        assert_eq!(stage.ask(&format!("{dead} IS NOT NULL")), 6);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
+    each("runtimes-killed", &SERVER, |stage| {
+        stage.configure(r#"{"max_attempts": 100, "lease": "1 second", "backoff": {"base": "0"}}"#);
+        stage.push(3_000, "effect", "{}");
+        stage.push(100, "sleep", r#"{"seconds": 0.2}"#);
+        let mut kills = 0;
+        while stage.live() > 0 {
+            let mut worker = stage.start(&[]);
+            stage.eventually("it has work in hand, or nothing is left", |stage| {
+                stage.running() >= 50 || stage.live() == 0
+            });
+            worker.kill();
+            kills += 1;
+            // The last ones need a worker that lives long enough.
+            if kills >= 4 {
+                let worker = stage.start(&[]);
+                stage.drained();
+                worker.stop();
+            }
+        }
+        assert!(kills >= 4, "{kills}");
+        assert_eq!(stage.count("effect"), 3_000);
+        assert_eq!(stage.ask("SELECT count(DISTINCT e.task) FROM effects AS e JOIN queue.history AS h ON h.id = e.task WHERE h.queue = $1 AND e.what = 'effect'"), 3_000);
+        assert_eq!(stage.ended(), 3_100);
+    });
+}
+
+#[test]
+fn sigterm_lets_short_work_end_and_gives_long_work_back() {
+    each("runtimes-sigterm", &SERVER, |stage| {
+        stage.push(20, "sleep", r#"{"seconds": 2}"#);
+        stage.push(20, "sleep", r#"{"seconds": 600}"#);
+        let worker = stage.start(&[("SHUTDOWN", "4")]);
+        stage.eventually("all run", |stage| stage.count("begun") == 40);
+        signal(worker.pid(), libc::SIGTERM);
+        stage.push(5, "plain", r#"{"n": 1}"#);
+        worker.ended();
+        assert_eq!(stage.ended(), 20);
+        assert_eq!(stage.count("stopped: shutdown"), 20);
+        // Given back at once, without spending the attempt; and nothing more was claimed.
+        assert_eq!(
+            stage.ask(
+                "SELECT count(*) FROM queue.tasks WHERE queue = $1 AND state = 'queued' AND attempt = 0"
+            ),
+            25
+        );
+        // An idle worker ends at once.
+        stage.execute("CALL queue.purge_where(jsonb_build_object('queue', $1::text))");
+        let worker = stage.start(&[]);
+        stage.eventually("it waits", |stage| stage.waiting() == 1);
+        worker.stop();
+    });
+}
+
+#[test]
+fn work_that_does_not_stop_is_given_back_when_the_worker_ends() {
+    each("runtimes-stubborn", &SERVER, |stage| {
+        stage.push(3, "stubborn", r#"{"seconds": 600}"#);
+        let worker = stage.start(&[("SHUTDOWN", "1")]);
+        stage.eventually("all run", |stage| stage.count("begun") == 3);
+        worker.stop();
+        assert_eq!(
+            stage.ask(
+                "SELECT count(*) FROM queue.tasks WHERE queue = $1 AND state = 'queued' AND attempt = 0"
+            ),
+            3
+        );
+    });
+}
+
+#[test]
+fn lost_connections_cost_no_task_and_no_worker() {
+    each("runtimes-connections", &SERVER, |stage| {
+        stage.configure(r#"{"max_attempts": 100, "lease": "5 seconds", "backoff": {"base": "0"}}"#);
+        let worker = stage.start(&[]);
+        for _ in 0..10 {
+            stage.push(200, "effect", "{}");
+            stage.push(200, "plain", r#"{"n": 1}"#);
+            stage.eventually("it works", |stage| stage.ended() > 0);
+            stage.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND $1 <> ''",
+            );
+        }
+        stage.drained();
+        assert_eq!(stage.count("effect"), 2_000);
+        assert_eq!(stage.ended(), 4_000);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_worker_works_through_pgbouncer_in_transaction_mode() {
+    each("runtimes-pgbouncer", &SERVER, |stage| {
+        let _bouncer = PgBouncer::start(&stage.cluster(), 40, "");
+        stage.connect_through(pgbouncer::PORT);
+        let worker = stage.start(&[]);
+        stage.push(300, "effect", "{}");
+        stage.push(300, "plain", r#"{"n": 1}"#);
+        stage.push(100, "sleep", r#"{"seconds": 3}"#);
+        stage.drained();
+        assert_eq!(stage.count("effect"), 300);
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        stage.eventually("it waits", |stage| stage.waiting() == 1);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_lost_lease_stops_the_handler_and_its_completion_is_refused() {
+    each("runtimes-lost", &SERVER, |stage| {
+        let worker = stage.start(&[]);
+        stage.push(1, "sleep", r#"{"seconds": 600}"#);
+        stage.push(1, "stubborn", r#"{"seconds": 3}"#);
+        stage.push(1, "stale", "{}");
+        stage.eventually("both run", |stage| stage.count("begun") == 2);
+        stage.execute("SELECT queue.end_lease(id) FROM queue.tasks WHERE queue = $1 AND state = 'running' AND kind <> 'stale'");
+        // The next attempts begin at once. That of the stubborn task is accepted, after the first was refused.
+        stage.eventually("the stubborn task is completed", |stage| stage.ended() == 1);
+        assert_eq!(stage.count("ended"), 2);
+        assert_eq!(stage.ask("SELECT attempt FROM queue.history WHERE queue = $1"), 2);
+        stage.eventually("the other was told", |stage| stage.count("stopped: lost") == 1);
+        // Each of its attempts ends its own lease before it completes.
+        stage.eventually("the third is a dead letter", |stage| stage.live() == 1);
+        assert_eq!(stage.count("stale"), 0, "what a refused completion has written");
+        stage.push(10, "effect", "{}");
+        stage.eventually("the worker goes on", |stage| stage.count("effect") == 10);
+        stage.execute("SELECT queue.cancel(id) FROM queue.tasks WHERE queue = $1");
+        stage.eventually("nothing is left", |stage| stage.live() == 0);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_cancelled_task_stops() {
+    each("runtimes-cancelled", &SERVER, |stage| {
+        let worker = stage.start(&[]);
+        stage.push(3, "sleep", r#"{"seconds": 600}"#);
+        stage.eventually("all run", |stage| stage.count("begun") == 3);
+        stage.execute("SELECT queue.cancel(id) FROM queue.tasks WHERE queue = $1");
+        stage.eventually("all are cancelled", |stage| stage.live() == 0);
+        assert_eq!(stage.count("stopped: cancelled"), 3);
+        assert_eq!(
+            stage.ask("SELECT count(*) FROM queue.history WHERE queue = $1 AND state = 'cancelled'"),
+            3
+        );
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_task_that_kills_its_worker_becomes_a_dead_letter() {
+    each("runtimes-poison", &SERVER, |stage| {
+        stage.configure(r#"{"max_attempts": 3, "lease": "1 second", "backoff": {"base": "0"}}"#);
+        stage.push(1, "die", "{}");
+        let mut deaths = 0;
+        while stage.live() > 0 {
+            stage.start(&[]).killed_itself();
+            deaths += 1;
+            stage.eventually("its lease has ended", |stage| stage.running() == 0);
+        }
+        assert_eq!(deaths, 3);
+        let worker = stage.start(&[]);
+        stage.push(10, "effect", "{}");
+        stage.eventually("the next worker works", |stage| stage.count("effect") == 10);
+        worker.stop();
+        assert_eq!(stage.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), 1);
+    });
+}
+
+#[test]
+fn a_worker_outlives_its_server() {
+    each("runtimes-restart", &SERVER, |stage| {
+        stage.configure(r#"{"max_attempts": 100, "lease": "5 seconds", "backoff": {"base": "0"}}"#);
+        stage.stop_server();
+        let worker = stage.start(&[]);
+        stage.start_server();
+        for crash in [false, true, true] {
+            stage.push(500, "effect", "{}");
+            stage.push(500, "plain", r#"{"n": 1}"#);
+            stage.eventually("it works", |stage| stage.running() > 0);
+            if crash {
+                stage.crash_server();
+            } else {
+                stage.stop_server();
+            }
+            stage.start_server();
+        }
+        stage.drained();
+        assert_eq!(stage.count("effect"), 1_500);
+        assert_eq!(stage.ended(), 3_000);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_handler_that_blocks_the_event_loop_costs_no_lease() {
+    each("runtimes-blocked", &SERVER, |stage| {
+        stage.configure(r#"{"lease": "2 seconds"}"#);
+        let worker = stage.start(&[]);
+        stage.push(20, "sleep", r#"{"seconds": 1}"#);
+        stage.push(1, "block", r#"{"seconds": 7}"#);
+        stage.push(20, "sleep", r#"{"seconds": 1}"#);
+        stage.drained();
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        assert_eq!(stage.ended(), 41);
+        worker.stop();
+    });
+}
+
+/// The functions of each library one by one, in its own language.
+#[test]
+fn the_libraries_do_what_their_functions_say() {
+    let cluster = Cluster::start_with("runtimes-libraries", &SERVER);
+    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("create");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes");
+    let url = stage::url(&cluster, 5432);
+    for (start, program, arguments) in [
+        (languages::python_client(&tests.join("test_python.py")), "test_python.py", &["-m", "unittest"][..]),
+        (languages::node_client(&tests.join("test_typescript.mjs")), "test_typescript.mjs", &["--test"][..]),
+    ] {
+        let Some(start) = start else {
+            println!("{program} is skipped: its language is not installed");
+            continue;
+        };
+        // The environment of the program, which a runner for tests loads.
+        let with = start();
+        let mut runner = Command::new(with.get_program());
+        runner.args(arguments).arg(tests.join(program)).env("DATABASE_URL", &url);
+        runner.envs(with.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let done = runner.stdin(Stdio::null()).output().expect("start the tests");
+        let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{program}:\n{said}");
+        println!("{program}:\n{said}");
+    }
+}

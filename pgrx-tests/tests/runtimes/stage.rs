@@ -1,0 +1,214 @@
+//! A server, a queue for each runtime, and workers on it.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::cluster::signal;
+use queue_ext_tests::languages::{self, Start};
+use queue_ext_tests::{Cluster, Settings, eventually};
+
+/// How long to wait for a worker on a busy machine.
+const SOON: Duration = Duration::from_secs(120);
+
+/// A client runtime, and its program.
+struct Runtime {
+    name: &'static str,
+    start: fn(&Path) -> Option<Start>,
+    program: &'static str,
+}
+
+const RUNTIMES: &[Runtime] = &[
+    Runtime { name: "python", start: languages::python_client, program: "python_sync.py" },
+    Runtime { name: "asyncio", start: languages::python_client, program: "python_asyncio.py" },
+    Runtime { name: "typescript", start: languages::node_client, program: "typescript.mjs" },
+];
+
+/// Plays one test with each runtime, one after the other, each on a queue of its own.
+pub fn each(server: &str, settings: &Settings, play: impl Fn(&Stage)) {
+    let cluster = RefCell::new(Cluster::start_with(server, settings));
+    let mut client = cluster.borrow().connect();
+    client
+        .batch_execute(
+            "CREATE EXTENSION queue_ext;
+             CREATE TABLE effects (task bigint, token bigint, what text, at timestamptz DEFAULT clock_timestamp())",
+        )
+        .expect("set up");
+    for runtime in RUNTIMES {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes");
+        let Some(start) = (runtime.start)(&folder.join(runtime.program)) else {
+            println!("{} is skipped: its language is not installed", runtime.name);
+            continue;
+        };
+        let client = RefCell::new(cluster.borrow().connect());
+        let stage = Stage { name: runtime.name, start, port: Cell::new(5432), client, cluster: &cluster };
+        stage.execute("SELECT queue.create($1)");
+        stage.configure(r#"{"max_attempts": 3, "lease": "10 seconds", "backoff": {"base": "0"}}"#);
+        play(&stage);
+        println!("{}: as promised", runtime.name);
+    }
+}
+
+/// How a program connects to the database.
+pub fn url(cluster: &Cluster, port: u16) -> String {
+    format!("postgresql://postgres@/postgres?host={}&port={port}", cluster.folder().display())
+}
+
+/// The queue of a runtime. `$1` in its statements is the name of the queue.
+pub struct Stage<'a> {
+    name: &'static str,
+    start: Start,
+    port: Cell<u16>,
+    client: RefCell<Client>,
+    cluster: &'a RefCell<Cluster>,
+}
+
+impl Stage<'_> {
+    /// Starts a worker, with more variables for its program.
+    pub fn start(&self, more: &[(&str, &str)]) -> Worker<'_> {
+        let mut command = (self.start)();
+        command
+            .env("DATABASE_URL", url(&self.cluster.borrow(), self.port.get()))
+            .envs([("QUEUE", self.name), ("NAME", self.name), ("CONCURRENCY", "100")])
+            .envs([("HEARTBEAT", "0.5"), ("SHUTDOWN", "10")])
+            .envs(more.iter().copied())
+            .stdin(Stdio::null());
+        Worker { stage: self, child: command.spawn().expect("start a worker") }
+    }
+
+    /// Workers from now on connect to this port.
+    pub fn connect_through(&self, port: u16) {
+        self.port.set(port);
+    }
+
+    pub fn cluster(&self) -> Ref<'_, Cluster> {
+        self.cluster.borrow()
+    }
+
+    pub fn stop_server(&self) {
+        self.cluster.borrow_mut().stop("fast");
+    }
+
+    pub fn crash_server(&self) {
+        self.cluster.borrow_mut().kill_all();
+    }
+
+    pub fn start_server(&self) {
+        let mut cluster = self.cluster.borrow_mut();
+        cluster.launch();
+        cluster.await_worker("postgres");
+        *self.client.borrow_mut() = cluster.connect();
+    }
+
+    pub fn configure(&self, options: &str) {
+        self.execute(&format!("SELECT queue.configure($1, '{options}')"));
+    }
+
+    pub fn push(&self, count: usize, kind: &str, payload: &str) {
+        self.execute(&format!(
+            "SELECT count(*) FROM queue.push_many($1, array_fill('{payload}'::jsonb, '{{{count}}}'), kind => '{kind}')"
+        ));
+    }
+
+    pub fn execute(&self, statement: &str) {
+        let done = self.client.borrow_mut().execute(statement, &[&self.name]);
+        done.unwrap_or_else(|error| panic!("{}: {statement}: {error:?}", self.name));
+    }
+
+    /// The number that a query returns.
+    pub fn ask(&self, query: &str) -> i64 {
+        let query = format!("SELECT coalesce(({query})::bigint, 0)");
+        let row = self.client.borrow_mut().query_one(&query, &[&self.name]);
+        row.unwrap_or_else(|error| panic!("{}: {query}: {error:?}", self.name)).get(0)
+    }
+
+    /// How many effects of this kind there are.
+    pub fn count(&self, what: &str) -> i64 {
+        self.ask(&format!(
+            "SELECT count(*) FROM effects AS e JOIN queue.all_tasks AS t ON t.id = e.task
+             WHERE t.queue = $1 AND e.what = '{what}'"
+        ))
+    }
+
+    /// How many tasks have not ended.
+    pub fn live(&self) -> i64 {
+        self.ask("SELECT count(*) FROM queue.tasks WHERE queue = $1")
+    }
+
+    pub fn running(&self) -> i64 {
+        self.ask("SELECT count(*) FROM queue.tasks WHERE queue = $1 AND state = 'running'")
+    }
+
+    /// How many tasks were completed.
+    pub fn ended(&self) -> i64 {
+        self.ask("SELECT count(*) FROM queue.history WHERE queue = $1 AND state = 'completed'")
+    }
+
+    /// How many workers wait for a task.
+    pub fn waiting(&self) -> i64 {
+        self.ask("SELECT sum(waiting) FROM queue.workers WHERE queue = $1")
+    }
+
+    pub fn eventually(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        eventually(&format!("{what} ({})", self.name), SOON, || condition(self));
+    }
+
+    /// Waits until no task is left, and checks that each was completed.
+    pub fn drained(&self) {
+        self.eventually("all have ended", |stage| stage.live() == 0);
+        assert_eq!(self.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), 0, "{}", self.name);
+    }
+}
+
+/// A running worker, killed with this value.
+pub struct Worker<'a> {
+    stage: &'a Stage<'a>,
+    child: Child,
+}
+
+impl Worker<'_> {
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill -9");
+        self.child.wait().expect("it is gone");
+    }
+
+    /// Asks it to end, and waits until it has, without an error.
+    pub fn stop(self) {
+        signal(self.pid(), libc::SIGTERM);
+        self.ended();
+    }
+
+    /// Waits until it has ended without an error.
+    pub fn ended(self) {
+        let status = self.exited();
+        assert!(status.success(), "{status:?}");
+    }
+
+    /// Waits until it has killed itself.
+    pub fn killed_itself(self) {
+        assert_eq!(self.exited().signal(), Some(libc::SIGKILL));
+    }
+
+    fn exited(mut self) -> ExitStatus {
+        let mut status = None;
+        eventually(&format!("the worker ends ({})", self.stage.name), SOON, || {
+            status = self.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        status.expect("its status")
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
