@@ -1,0 +1,95 @@
+//! Extends all leases together, from a connection of its own.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+use super::Context;
+use super::claim::length;
+use super::lease::{Lease, Reason};
+use super::link::Link;
+use crate::connect::Session;
+use crate::failure::Failure;
+
+const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested \
+    FROM queue.extend_many($1, $2, make_interval(secs => $3))";
+
+/// Runs until the worker has ended.
+pub async fn run(context: Rc<Context>) {
+    let mut link = Link::impatient(&context);
+    let mut last = Instant::now();
+    loop {
+        let every = context.leases.third().map(|third| third.min(context.options.heartbeat));
+        match every {
+            // A new lease can be shorter than the others.
+            Some(every) => tokio::select! {
+                () = tokio::time::sleep_until(last + every) => {}
+                () = context.leases.added.notified() => continue,
+            },
+            None => {
+                context.leases.added.notified().await;
+                last = Instant::now();
+                continue;
+            }
+        }
+        let leases = context.leases.to_extend();
+        last = Instant::now();
+        if leases.is_empty() {
+            continue;
+        }
+        let limit = every.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(10));
+        match extend(&mut link, &context, &leases, limit).await {
+            Ok(()) => link.works(),
+            Err(failure) => {
+                let pause = link.failed(&failure);
+                tokio::time::sleep(pause).await;
+                // The next attempt follows at once.
+                let now = Instant::now();
+                last = now.checked_sub(every.unwrap_or_default()).unwrap_or(now);
+            }
+        }
+    }
+}
+
+async fn extend(
+    link: &mut Link,
+    context: &Context,
+    leases: &[Rc<Lease>],
+    limit: Duration,
+) -> Result<(), Failure> {
+    let ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| lease.token).collect();
+    let length_wanted = context.options.lease.map(|lease| lease.as_secs_f64());
+    let (sent, rows) = link
+        .run(limit, async |session: &Session| {
+            let sent = Instant::now();
+            let arguments = [
+                (&ids as _, Type::INT8_ARRAY),
+                (&tokens as _, Type::INT8_ARRAY),
+                (&length_wanted as _, Type::FLOAT8),
+            ];
+            Ok((sent, session.rows(EXTEND, &arguments).await?))
+        })
+        .await?;
+    let extended: BTreeMap<i64, (f64, bool)> =
+        rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+    for lease in leases {
+        match extended.get(&lease.id) {
+            Some((seconds, cancel_requested)) => {
+                lease.extended(sent, length(*seconds));
+                if *cancel_requested {
+                    lease.stop(Reason::Cancelled);
+                }
+            }
+            None => {
+                context.log.debug("the lease is gone", json!({"task": lease.id}));
+                lease.stop(Reason::Lost);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! A connection that is opened again whenever it is lost, after an exponential pause with full jitter.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Context;
+use crate::connect::Session;
+use crate::failure::Failure;
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Counts the connections that do not work, so that an outage is logged once and not by each of them.
+#[derive(Default)]
+pub struct Outage {
+    broken: Cell<u32>,
+    since: Cell<Option<Instant>>,
+}
+
+pub struct Link {
+    context: Rc<Context>,
+    session: Option<Session>,
+    /// How often it failed since it last worked.
+    pub failures: u32,
+    longest_pause: Duration,
+}
+
+impl Link {
+    pub fn new(context: &Rc<Context>) -> Self {
+        Self { context: Rc::clone(context), session: None, failures: 0, longest_pause: LONGEST_PAUSE }
+    }
+
+    /// With shorter pauses, for what cannot wait.
+    pub fn impatient(context: &Rc<Context>) -> Self {
+        Self { longest_pause: Duration::from_secs(1), ..Self::new(context) }
+    }
+
+    /// Runs statements on the connection. A statement that gets no answer for this long has failed.
+    pub async fn run<T>(
+        &mut self,
+        limit: Duration,
+        statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
+            self.session = None;
+            self.session = Some(self.context.server.connect("queue work").await?);
+        }
+        let Some(session) = &self.session else { return Err(Failure::new("not connected")) };
+        let late = |_| Failure::new(format!("the server did not answer within {limit:?}"));
+        let result = tokio::time::timeout(limit, statements(session)).await.map_err(late).flatten();
+        if result.is_err() {
+            // Also after an error of a statement: another host, or another server behind a pooler, may not have it.
+            self.session = None;
+        }
+        result
+    }
+
+    /// Records that the connection works.
+    pub fn works(&mut self) {
+        if self.failures == 0 {
+            return;
+        }
+        self.failures = 0;
+        let outage = &self.context.outage;
+        outage.broken.set(outage.broken.get() - 1);
+        if outage.broken.get() == 0 {
+            let seconds = outage.since.take().map_or(0.0, |since| since.elapsed().as_secs_f64());
+            self.context
+                .log
+                .info("the server answers again", json!({"after_seconds": (seconds * 10.0).round() / 10.0}));
+        }
+    }
+
+    /// Records a failure, and returns how long to wait before the next attempt.
+    pub fn failed(&mut self, failure: &Failure) -> Duration {
+        let outage = &self.context.outage;
+        if self.failures == 0 {
+            outage.broken.set(outage.broken.get() + 1);
+            if outage.broken.get() == 1 {
+                outage.since.set(Some(Instant::now()));
+                self.context
+                    .log
+                    .warn("the server cannot be used; trying again", json!({"error": failure.to_string()}));
+            }
+        }
+        self.failures += 1;
+        let ceiling = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(self.longest_pause);
+        ceiling.mul_f64(fraction())
+    }
+}
+
+/// A random number between 0 and 1.
+fn fraction() -> f64 {
+    let number = getrandom::u32().unwrap_or(u32::MAX / 2);
+    f64::from(number) / f64::from(u32::MAX)
+}

@@ -1,0 +1,132 @@
+//! How an attempt ended.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use super::lease::Reason;
+
+/// What is reported to the server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// With the result as JSON.
+    Done(Option<String>),
+    Failed(Failed),
+    /// Back to the queue, without counting the attempt.
+    Released(Duration),
+    Cancelled,
+    /// Nothing is reported: the lease was lost.
+    Nothing,
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Failed {
+    pub error: String,
+    pub details: Option<Value>,
+    pub retry_in: Option<Duration>,
+    pub permanent: bool,
+}
+
+impl Outcome {
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self::Failed(Failed { error: error.into(), ..Failed::default() })
+    }
+
+    /// Of a handler that was stopped before it finished.
+    pub fn stopped(reason: Reason, timeout: Option<Duration>) -> Self {
+        match reason {
+            Reason::Cancelled => Self::Cancelled,
+            Reason::Lost => Self::Nothing,
+            Reason::Shutdown => Self::Released(Duration::ZERO),
+            Reason::TimedOut => {
+                let limit = humantime::format_duration(timeout.unwrap_or_default());
+                Self::failed(format!("stopped after {limit}, the limit of --timeout"))
+            }
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "done",
+            Self::Failed(Failed { permanent: true, .. }) => "discarded",
+            Self::Failed(_) => "failed",
+            Self::Released(_) => "released",
+            Self::Cancelled => "cancelled",
+            Self::Nothing => "abandoned",
+        }
+    }
+}
+
+/// The result of a task from the output of its handler.
+pub fn result(output: &[u8], results: super::Results, cut: bool) -> Result<Option<String>, String> {
+    let text = || std::str::from_utf8(output).map_err(|_| "the result is not UTF-8".to_owned());
+    match results {
+        super::Results::None => Ok(None),
+        _ if cut => Err("the result has more than 1 MB".to_owned()),
+        super::Results::Text => {
+            let text = text()?;
+            let text = text.strip_suffix('\n').unwrap_or(text);
+            if text.contains('\0') {
+                return Err("the result contains a null character".to_owned());
+            }
+            Ok(Some(Value::from(text).to_string()))
+        }
+        super::Results::Json => {
+            let text = text()?.trim();
+            if text.is_empty() {
+                return Ok(None);
+            }
+            // The text itself is sent, because reading it into numbers would round them. The error has no part of the text.
+            let valid = serde_json::from_str::<Value>(text);
+            match valid {
+                Ok(_) => Ok(Some(text.to_owned())),
+                Err(why) => Err(format!("the result is not JSON: {why}")),
+            }
+        }
+    }
+}
+
+/// What Retry-After asks for: a number of seconds, or a date.
+pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    /// A server that asks for more is not believed.
+    const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+    let value = value.trim();
+    let wait = match value.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
+    };
+    Some(wait.min(LONGEST))
+}
+
+/// The last bytes of an output, as text that the server accepts.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::Results;
+
+    #[test]
+    fn retry_after_is_a_number_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        assert_eq!(retry_after(" 120 ", now), Some(Duration::from_secs(120)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:50:37 GMT", now), Some(Duration::from_secs(60)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("99999999999", now), Some(Duration::from_secs(2_592_000)));
+        assert_eq!(retry_after("soon", now), None);
+    }
+
+    #[test]
+    fn results_are_checked() {
+        assert_eq!(result(b"{\"a\": 1.10}\n", Results::Json, false), Ok(Some("{\"a\": 1.10}".to_owned())));
+        assert_eq!(result(b" \n", Results::Json, false), Ok(None));
+        assert!(result(b"{", Results::Json, false).is_err_and(|why| why.contains("not JSON")));
+        assert_eq!(result(b"a \"b\"\n", Results::Text, false), Ok(Some(r#""a \"b\"""#.to_owned())));
+        assert!(result(b"\xff", Results::Text, false).is_err());
+        assert!(result(b"1", Results::Json, true).is_err_and(|why| why.contains("1 MB")));
+        assert_eq!(result(b"\xff", Results::None, true), Ok(None));
+    }
+}
