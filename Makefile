@@ -237,8 +237,8 @@ demo-stop:
 
 # DASHBOARD_ARGS="--allow-actions" enables actions: docs/dashboard.md.
 dashboard:
-	@cargo build --release --locked -p queue_dashboard
-	target/release/queue-dashboard $(DASHBOARD_ARGS)
+	@cargo build --release --locked -p queue_program
+	target/release/queue dashboard $(DASHBOARD_ARGS)
 
 # Takes the screenshots in docs/images after five minutes of load. Not part of make test.
 screenshots: target/.exists installed-$(FIRST) $(BROWSER)/.done

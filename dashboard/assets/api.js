@@ -25,7 +25,7 @@ async function call(path, options = {}) {
     response = await fetch(path, { ...options, headers, signal, credentials: "omit" });
     said = await response.json();
   } catch {
-    throw new Problem(0, { message: "queue-dashboard does not answer", unreachable: true });
+    throw new Problem(0, { message: "queue dashboard does not answer", unreachable: true });
   }
   if (!response.ok) throw new Problem(response.status, said.problem);
   return said;

@@ -133,7 +133,7 @@ function login(wrong) {
   turn += 1; // no other request until then
   const field = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
   const form = h("form", { class: "login" }, h("h1", {}, "Sign in"),
-    h("p", { class: "dim" }, "Enter the token with which queue-dashboard was started."),
+    h("p", { class: "dim" }, "Enter the token with which queue dashboard was started."),
     h("label", { for: "token" }, "Token"), field,
     wrong ? h("p", { class: "bad", role: "alert" }, "Wrong token.") : null,
     h("button", { class: "button primary" }, "Sign in"));

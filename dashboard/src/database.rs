@@ -5,9 +5,10 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
+use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls};
 
+use crate::Connect;
 use crate::problem::Problem;
 
 /// The largest number of connections.
@@ -29,19 +30,14 @@ const ACTING_LIMIT: Duration = Duration::from_secs(60);
 pub type Arguments<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 pub struct Database {
-    config: tokio_postgres::Config,
+    connect: Connect,
     places: Semaphore,
     idle: Mutex<Vec<Client>>,
 }
 
 impl Database {
-    pub fn new(mut config: tokio_postgres::Config) -> Self {
-        config
-            .application_name("queue-dashboard")
-            .connect_timeout(CONNECT_LIMIT)
-            .keepalives_idle(Duration::from_secs(30))
-            .tcp_user_timeout(READING_LIMIT + GRACE);
-        Self { config, places: Semaphore::new(CONNECTIONS), idle: Mutex::new(Vec::new()) }
+    pub fn new(connect: Connect) -> Self {
+        Self { connect, places: Semaphore::new(CONNECTIONS), idle: Mutex::new(Vec::new()) }
     }
 
     /// The first column of the only row of a query, in a read-only transaction.
@@ -103,10 +99,8 @@ impl Database {
                 return Ok(client);
             }
         }
-        let (client, connection) =
-            within(CONNECT_LIMIT, async { Ok(self.config.connect(NoTls).await?) }).await?;
-        // Ends with the connection; the client gets the error.
-        tokio::spawn(connection);
+        let refused = |why: String| Problem::unreachable(&why);
+        let client = within(CONNECT_LIMIT, async { (self.connect)().await.map_err(refused) }).await?;
         client.batch_execute(begin).await?;
         Ok(client)
     }

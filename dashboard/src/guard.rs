@@ -37,7 +37,7 @@ impl Guard {
         let host = text(headers, HOST.as_str());
         if !self.knows(host) {
             return Err(Problem::new(StatusCode::FORBIDDEN, "this host name is not allowed")
-                .hint("Come by address or as localhost, or start queue-dashboard with --allow-host NAME."));
+                .hint("Come by address or as localhost, or start queue dashboard with --allow-host NAME."));
         }
         if !path.starts_with("/api/") {
             return Ok(());

@@ -7,9 +7,9 @@ use std::str::FromStr;
 const SHORTEST_TOKEN: usize = 16;
 
 pub const USAGE: &str = "\
-queue-dashboard: a web dashboard for queue_ext
+queue dashboard: a web dashboard for queue_ext
 
-  DATABASE_URL=postgresql://oncall@host/database queue-dashboard [options]
+  DATABASE_URL=postgresql://oncall@host/database queue dashboard [options]
 
   --listen ADDRESS    the address to listen on; default 127.0.0.1:8642. An address that other machines
                       can reach needs a token
@@ -22,7 +22,6 @@ queue-dashboard: a web dashboard for queue_ext
 
 /// The options.
 pub struct Options {
-    pub database: tokio_postgres::Config,
     pub listen: SocketAddr,
     pub token: Option<String>,
     pub hosts: Vec<String>,
@@ -38,9 +37,9 @@ pub enum Wish {
 
 impl Options {
     /// From the arguments and the environment of this process.
-    pub fn read() -> Result<Wish, String> {
+    pub fn read(arguments: Vec<String>) -> Result<Wish, String> {
         let variable = |name: &str| std::env::var(name).ok();
-        Self::parse(std::env::args().skip(1), &variable)
+        Self::parse(arguments.into_iter(), &variable)
     }
 
     fn parse(
@@ -76,11 +75,7 @@ impl Options {
                 "other machines can reach {listen}: use --token-file, or listen on 127.0.0.1 and connect through ssh -L"
             ));
         }
-        let url =
-            variable("DATABASE_URL").ok_or("set DATABASE_URL, such as postgresql://oncall@localhost/shop")?;
-        // Without the error, which might contain the password.
-        let database = tokio_postgres::Config::from_str(&url).map_err(|_| "DATABASE_URL cannot be read")?;
-        Ok(Wish::Serve(Box::new(Self { database, listen, token, hosts, allow_actions, hide_payloads })))
+        Ok(Wish::Serve(Box::new(Self { listen, token, hosts, allow_actions, hide_payloads })))
     }
 }
 
@@ -90,7 +85,6 @@ mod tests {
 
     fn parse(arguments: &[&str], token: Option<&str>) -> Result<Options, String> {
         let variable = |name: &str| match name {
-            "DATABASE_URL" => Some("postgresql://oncall@localhost/shop".to_owned()),
             "QUEUE_DASHBOARD_TOKEN" => token.map(str::to_owned),
             _ => None,
         };

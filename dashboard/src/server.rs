@@ -57,10 +57,10 @@ pub async fn serve(app: App) -> Result<(), String> {
     let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     let mode = if app.options.allow_actions { "with actions" } else { "read-only" };
-    eprintln!("queue-dashboard: http://{address} ({mode})");
+    eprintln!("queue dashboard: http://{address} ({mode})");
     if !address.ip().is_loopback() {
         eprintln!(
-            "queue-dashboard: tokens and tasks are sent unencrypted; put a proxy with TLS in front of it"
+            "queue dashboard: tokens and tasks are sent unencrypted; put a proxy with TLS in front of it"
         );
     }
     let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
@@ -132,7 +132,7 @@ impl App {
             (&Method::POST, "/api/act") => {
                 if !self.options.allow_actions {
                     return Err(Problem::new(StatusCode::FORBIDDEN, "actions are disabled")
-                        .hint("Start queue-dashboard with --allow-actions."));
+                        .hint("Start queue dashboard with --allow-actions."));
                 }
                 let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
                 let wish =

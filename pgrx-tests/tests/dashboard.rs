@@ -324,9 +324,9 @@ fn a_page_survives_restarts_and_marks_old_data() {
     browser.click("[aria-label=\"Resume thumbnails\"]");
     browser.sees("#notes", "thumbnails is resumed");
     drop(dashboard);
-    browser.sees("#stale", "queue-dashboard does not answer");
+    browser.sees("#stale", "queue dashboard does not answer");
     browser.run("location.hash = '#/tasks'");
-    browser.sees("main .problem", "queue-dashboard does not answer");
+    browser.sees("main .problem", "queue dashboard does not answer");
 }
 
 #[test]

@@ -23,9 +23,10 @@ fn program() -> Command {
     while path.file_name().is_some_and(|name| name != "deps") {
         path.pop();
     }
-    let program: PathBuf = path.with_file_name("queue-dashboard");
+    let program: PathBuf = path.with_file_name("queue");
     assert!(program.exists(), "{} is not built; start the tests with pgrx-tests/run", program.display());
     let mut command = Command::new(program);
+    command.arg("dashboard");
     command.stdin(Stdio::null()).env_remove("QUEUE_DASHBOARD_TOKEN").env_remove("DATABASE_URL");
     command
 }

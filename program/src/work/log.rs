@@ -77,7 +77,10 @@ impl Log {
             }
             Format::Text => {
                 let mut line = format!("{now} {level:<5} {}", message.replace('\n', " "));
-                for (name, value) in fields.as_object().into_iter().flatten() {
+                // First which task it is about.
+                let mut fields: Vec<_> = fields.as_object().into_iter().flatten().collect();
+                fields.sort_by_key(|(name, _)| *name != "task");
+                for (name, value) in fields {
                     let text =
                         value.as_str().map_or_else(|| value.to_string(), |text| text.replace('\n', " "));
                     line += &format!(" {name}={text}");
