@@ -32,6 +32,7 @@ mod order;
 mod packages;
 mod policies;
 mod portable;
+mod program;
 mod protocol_model;
 mod protocol_traces;
 mod regress;

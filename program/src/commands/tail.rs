@@ -38,7 +38,8 @@ const QUERY: &str = "
             UNION ALL
             SELECT 'claimed', c.claimed_at, c.attempt, c.worker, NULL, NULL WHERE c.claimed_at IS NOT NULL
             UNION ALL
-            SELECT c.state, c.ended_at, c.attempt, c.worker, left(c.errors -> -1 ->> 'error', 1000), NULL
+            SELECT c.state, CASE c.state WHEN 'failed' THEN coalesce((c.errors -> -1 ->> 'at')::timestamptz, c.ended_at) ELSE c.ended_at END,
+                c.attempt, c.worker, left(c.errors -> -1 ->> 'error', 1000), NULL
             WHERE c.state IN ('completed', 'cancelled', 'failed')
             UNION ALL
             SELECT 'attempt failed', (r ->> 'at')::timestamptz, (r ->> 'attempt')::integer, r ->> 'worker', left(r ->> 'error', 1000),
@@ -81,11 +82,9 @@ pub async fn run(
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::SUCCESS),
         };
         for event in look["events"].as_array().into_iter().flatten() {
-            let key = (
-                event["id"].as_i64().unwrap_or(0),
-                output::plain(&event["event"]),
-                output::plain(&event["at"]),
-            );
+            // The last failure of a dead letter that was put back is the failure of an attempt.
+            let name = output::plain(&event["event"]).replace("attempt failed", "failed");
+            let key = (event["id"].as_i64().unwrap_or(0), name, output::plain(&event["at"]));
             if seen.insert(key, event["epoch"].as_f64().unwrap_or(0.0)).is_none() {
                 output::print(&if as_json { as_object(event) } else { as_line(event) })?;
             }
