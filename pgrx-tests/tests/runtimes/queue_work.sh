@@ -8,7 +8,7 @@ if [ -z "${QUEUE_TASK_ID:-}" ]; then
 	# The process becomes the worker, so that signals reach it.
 	exec queue work "$QUEUE" --concurrency "$CONCURRENCY" ${LEASE:+--lease "${LEASE}s"} --heartbeat "${HEARTBEAT:-10}s" \
 		--shutdown-timeout "${SHUTDOWN:-30}s" --kill-after "${KILL_AFTER:-2}s" --name "$NAME" --result json -- bash "$0" \
-		2> >(awk '/ info  ready / { print "ready" > "/dev/stdout"; fflush("/dev/stdout") } { print > "/dev/stderr"; fflush("/dev/stderr") }')
+		2> >(while IFS= read -r line; do [[ $line != *" info  ready "* ]] || echo ready; printf '%s\n' "$line" >&2; done)
 fi
 
 payload=$(cat)
@@ -39,7 +39,7 @@ case ${QUEUE_TASK_KIND:-} in
 		trap - TERM
 		record ended ;;
 	stubborn | block)
-		# Started in a session of its own, the sleep does not get the signal for the group.
+		# A signal that is ignored is ignored by the sleep, too.
 		trap '' TERM
 		record begun
 		sleep "$(number seconds)"
@@ -57,7 +57,7 @@ case ${QUEUE_TASK_KIND:-} in
 	# The process of a task is its command.
 	die) kill -KILL $$ ;;
 	stale)
-		sql -v "other=$DATABASE_URL" > /dev/null <<- SQL
+		sql > /dev/null <<- SQL
 			BEGIN;
 			INSERT INTO effects (task, token, what) VALUES ($attempt, 'stale');
 			\\! psql "\$DATABASE_URL" -XqAt -c "SELECT queue.end_lease($QUEUE_TASK_ID)" > /dev/null

@@ -124,7 +124,8 @@ const LICENCES: &[&str] =
 
 /// Crates that occur in two versions, and the crates that depend on each.
 const TWICE: &[(&str, &str)] = &[
-    ("getrandom", "rand"),
+    ("const-oid", "the certificates of the program's TLS; and the digests of the driver"),
+    ("getrandom", "rand; and ring, of the program's TLS"),
     ("hashbrown", "petgraph, for pgrx's own SQL generator, itself and through indexmap"),
     ("rand", "stateright; and the tests' driver"),
     ("rand_core", "rand"),

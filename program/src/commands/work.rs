@@ -15,7 +15,9 @@ const WRONG_USE: u8 = 2;
 pub fn run(url: Option<&str>, arguments: Work) -> Result<ExitCode, Failure> {
     let server = Server::find(url)?;
     let handler = match &arguments.http {
-        Some(address) => Target::new(address, &arguments.header).map(Handler::Http),
+        Some(address) => {
+            Target::new(address, &arguments.header).map(|target| Handler::Http(Box::new(target)))
+        }
         None if is_there(Path::new(&arguments.command[0])) => Ok(Handler::Command(arguments.command.clone())),
         None => Err(Failure::new(format!(
             "{}: there is no such command",

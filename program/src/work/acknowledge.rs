@@ -129,7 +129,7 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>) {
 async fn send(session: &Session, batch: &[Report]) -> Result<HashSet<i64>, Failure> {
     let mut accepted = HashSet::new();
     let (mut done, mut cancelled) = (Vec::new(), Vec::new());
-    let mut failed: BTreeMap<(Option<Duration>, bool), Vec<(&Lease, &Failed)>> = BTreeMap::new();
+    let mut failed: BTreeMap<_, Vec<(&Lease, &Failed)>> = BTreeMap::new();
     let mut released: BTreeMap<Duration, Vec<&Lease>> = BTreeMap::new();
     for Report { lease, outcome } in batch {
         match outcome {

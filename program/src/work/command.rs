@@ -217,10 +217,10 @@ impl Output {
 
 impl Following {
     async fn finish(self) -> Output {
-        if let Some(mut reader) = self.reader {
-            if timeout(AFTER_THE_END, &mut reader).await.is_err() {
-                reader.abort();
-            }
+        if let Some(mut reader) = self.reader
+            && timeout(AFTER_THE_END, &mut reader).await.is_err()
+        {
+            reader.abort();
         }
         self.read.take()
     }

@@ -51,7 +51,8 @@ impl Link {
         }
         let Some(session) = &self.session else { return Err(Failure::new("not connected")) };
         let late = |_| Failure::new(format!("the server did not answer within {limit:?}"));
-        let result = tokio::time::timeout(limit, statements(session)).await.map_err(late).flatten();
+        let result =
+            tokio::time::timeout(limit, statements(session)).await.map_err(late).and_then(|result| result);
         if result.is_err() {
             // Also after an error of a statement: another host, or another server behind a pooler, may not have it.
             self.session = None;

@@ -100,10 +100,10 @@ impl Log {
     pub fn finish(self) {
         let Self { lines, writer, .. } = self;
         drop(lines);
-        if let Some((thread, end)) = writer.take() {
-            if end.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-                let _ = thread.join();
-            }
+        if let Some((thread, end)) = writer.take()
+            && end.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout)
+        {
+            let _ = thread.join();
         }
     }
 }

@@ -42,7 +42,7 @@ pub enum Results {
 /// What is done for each task.
 pub enum Handler {
     Command(Vec<OsString>),
-    Http(Target),
+    Http(Box<Target>),
 }
 
 /// The options, checked.

@@ -81,7 +81,16 @@ async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedS
         if context.stop.now() > Phase::Working {
             return Ok(());
         }
-        let mut result = claim::claim(&mut link, options, free).await;
+
+        // A server that does not answer must not hold up the end for long.
+        let late = async {
+            draining().await;
+            sleep(LAST_WORDS).await;
+        };
+        let mut result = tokio::select! {
+            result = claim::claim(&mut link, options, free) => result,
+            () = late => return Ok(()),
+        };
         if let Ok(tasks) = &mut result {
             link.works();
             if !ready {
