@@ -266,7 +266,7 @@ fn kill_9_leaves_no_command_running_and_another_worker_continues() {
     eventually("none of them runs", SOON, || program::processes_with(&word) == 0);
     drop(worker);
     let mut worker = Worker::start(&cluster, &["mail", "--concurrency", "10", "--", "true"]);
-    let completed = "SELECT count(*) FROM queue.history WHERE state = 'completed' AND attempt = 2";
+    let completed = "SELECT count(*) FROM queue.history WHERE state = 'completed' AND attempt >= 2";
     eventually("all of them complete", SOON, || number(&mut client, completed) == tasks as i64);
     assert_eq!(worker.end(), Some(0));
 }
@@ -357,7 +357,7 @@ fn each_task_runs_once_while_the_server_restarts_and_connections_break() {
 #[test]
 fn it_works_through_a_pooler_in_transaction_mode() {
     let (cluster, mut client) = start("pooler");
-    let _bouncer = PgBouncer::start(&cluster, 4, "");
+    let bouncer = PgBouncer::start(&cluster, 4, "");
     let pooled = || {
         let mut command = program::program_for(&cluster);
         command.env("PGPORT", pgbouncer::PORT.to_string());
@@ -372,6 +372,8 @@ fn it_works_through_a_pooler_in_transaction_mode() {
         assert_eq!(worker.end(), Some(0));
         assert!(!worker.log().contains("cannot be used"), "{}", worker.log());
     }
+    // PgBouncer 1.18 does not survive a client that closes the connection of its cancel request too early.
+    run(&mut bouncer.connect(), "SELECT 1");
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use queue_ext_tests::cluster::{give_away, own_address, run_folder};
-use queue_ext_tests::{Cluster, Settings, run};
+use queue_ext_tests::{Cluster, SOON, Settings, eventually, number, run};
 
-use super::run::{Answer, answer, program};
+use super::run::{Answer, Worker, answer, program};
 
 fn openssl(folder: &Path, arguments: &str) {
     let done =
@@ -144,4 +144,13 @@ fn each_sslmode_trusts_what_it_trusts_in_psql() {
     server.top(&url, &[]).text();
     server.top("", &[("DATABASE_URL", &url)]).text();
     server.top("hots=x", &[]).refusal(1, "unknown connection parameter \"hots\"");
+
+    // A worker's wait is cancelled over TLS.
+    let mut command = program();
+    command.env("DATABASE_URL", format!("{url}?sslmode=require"));
+    let mut worker = Worker::run(command, &["default", "--", "true"]);
+    let waiting = "SELECT count(*) FROM queue.workers WHERE waiting = 1";
+    eventually("it waits", SOON, || number(&mut server.cluster.connect(), waiting) == 1);
+    assert_eq!(worker.end(), Some(0));
+    assert!(server.cluster.log().contains("canceling statement due to user request"));
 }

@@ -105,6 +105,7 @@ fn a_stop_aborts_the_request() {
 fn wrong_addresses_and_headers_are_refused() {
     let (cluster, _) = start("wrong");
     call(&cluster, &["work", "mail", "--http", "ftp://x/"]).refusal(2, "not an http or https URL");
+    call(&cluster, &["work", "mail", "--header", "A: b", "--", "true"]).refusal(2, "--header is for --http");
     call(&cluster, &["work", "mail", "--http", "http://a:b@x/"]).refusal(2, "Authorization");
     call(&cluster, &["work", "mail", "--http", "http://x/", "--header", "A b: c"])
         .refusal(2, "not NAME:VALUE");

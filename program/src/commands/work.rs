@@ -14,6 +14,10 @@ const WRONG_USE: u8 = 2;
 
 pub fn run(url: Option<&str>, arguments: Work) -> Result<ExitCode, Failure> {
     let server = Server::find(url)?;
+    if arguments.http.is_none() && !arguments.header.is_empty() {
+        eprintln!("queue: --header is for --http");
+        return Ok(ExitCode::from(WRONG_USE));
+    }
     let handler = match &arguments.http {
         Some(address) => {
             Target::new(address, &arguments.header).map(|target| Handler::Http(Box::new(target)))

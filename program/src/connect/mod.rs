@@ -1,6 +1,7 @@
 //! Connections to PostgreSQL. Where to connect is found as psql finds it: a URL or a connection string, then a service
 //! file, then the PG* variables, then the defaults; and the password in the password file.
 
+mod cancel;
 mod parameters;
 mod password;
 mod service;
@@ -23,6 +24,7 @@ pub type Arguments<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 pub struct Session {
     pub client: Client,
     tls: tls::Tls,
+    location: Location,
 }
 
 impl Server {
@@ -64,7 +66,7 @@ impl Server {
                 }
             };
             let client = open(&mut config, &tls).await?;
-            Ok(Session { client, tls })
+            Ok(Session { client, tls, location: location.clone() })
         };
         let late = |_| Failure::new(format!("{location} did not answer within {limit:?}"));
         let result = tokio::time::timeout(limit, attempt).await.map_err(late)?;
@@ -106,12 +108,7 @@ impl Session {
     /// Cancels the statement that runs, and waits at most this long for the server to take the request.
     pub async fn cancel(&self, limit: Duration) {
         let token = self.client.cancel_token();
-        let request = async {
-            match self.tls.connector() {
-                Some(connector) => token.cancel_query(connector).await,
-                None => token.cancel_query(NoTls).await,
-            }
-        };
+        let request = cancel::send(&token, &self.location, self.tls.connector());
         // If the request is lost, the connection ends soon after, and with it the statement.
         let _ = tokio::time::timeout(limit, request).await;
     }

@@ -67,12 +67,14 @@ pub struct Server {
 }
 
 /// One host.
+#[derive(Clone)]
 pub struct Location {
     pub host: Host,
     pub port: u16,
 }
 
 /// Where a host is.
+#[derive(Clone)]
 pub enum Host {
     Socket(PathBuf),
     Network { name: String, address: Option<IpAddr> },

@@ -1,9 +1,10 @@
 //! The connection that claims tasks and waits for them.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::types::Type;
 
 use super::lease::Lease;
@@ -18,6 +19,8 @@ use crate::failure::Failure;
 const WAIT: Duration = Duration::from_secs(20);
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long the cancellation of a wait may take.
+const CANCEL: Duration = Duration::from_secs(1);
 
 /// The form for one queue is a function of its own.
 macro_rules! claim {
@@ -76,14 +79,17 @@ pub async fn wait(link: &mut Link, context: &Rc<Context>) -> Result<(), Failure>
             (&WAIT.as_secs_f64() as _, Type::FLOAT8),
             (&options.name as _, Type::TEXT),
         ];
+        let mut call = pin!(session.rows(CALL, &arguments));
         tokio::select! {
-            answer = session.rows(CALL, &arguments) => match answer {
+            answer = &mut call => match answer {
                 // The server's statement_timeout is shorter than the wait.
                 Err(failure) if failure.is("57014") => Ok(()),
                 answer => answer.map(drop),
             },
             () = context.stop.reached(Phase::Draining) => {
-                session.cancel(Duration::from_secs(1)).await;
+                session.cancel(CANCEL).await;
+                // The connection is closed when the statement has ended: poolers have an easier life then.
+                let _ = timeout(CANCEL, call).await;
                 Ok(())
             }
         }
