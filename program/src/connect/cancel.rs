@@ -26,20 +26,21 @@ pub async fn send(
     match &location.host {
         Host::Socket(folder) => {
             let path = folder.join(format!(".s.PGSQL.{}", location.port));
-            Ok(token.cancel_query_raw(Patient(UnixStream::connect(path).await?), NoTls).await?)
+            token.cancel_query_raw(Patient(UnixStream::connect(path).await?), NoTls).await?;
         }
         Host::Network { name, address } => {
             let stream = Patient(open(name, *address, location.port).await?);
-            Ok(match connector {
+            match connector {
                 Some(mut connector) => {
                     let made = MakeTlsConnect::<Patient<TcpStream>>::make_tls_connect(&mut connector, name);
                     let tls = made.unwrap_or_else(|never| match never {});
-                    token.cancel_query_raw(stream, tls).await?
+                    token.cancel_query_raw(stream, tls).await?;
                 }
                 None => token.cancel_query_raw(stream, NoTls).await?,
-            })
+            }
         }
     }
+    Ok(())
 }
 
 async fn open(name: &str, address: Option<IpAddr>, port: u16) -> io::Result<TcpStream> {

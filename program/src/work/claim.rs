@@ -88,7 +88,7 @@ pub async fn wait(link: &mut Link, context: &Rc<Context>) -> Result<(), Failure>
             },
             () = context.stop.reached(Phase::Draining) => {
                 session.cancel(CANCEL).await;
-                // The connection is closed when the statement has ended: poolers have an easier life then.
+                // A pooler would have to close the server connection of a client that leaves during a statement.
                 let _ = timeout(CANCEL, call).await;
                 Ok(())
             }

@@ -74,8 +74,8 @@ impl Lease {
         loop {
             let until = self.until.get();
             tokio::select! {
-                told = receiver.wait_for(Option::is_some) => {
-                    if let Some(reason) = told.ok().and_then(|reason| *reason) {
+                changed = receiver.wait_for(Option::is_some) => {
+                    if let Some(reason) = changed.ok().and_then(|reason| *reason) {
                         return reason;
                     }
                 }

@@ -21,9 +21,9 @@ use crate::connect::Server;
 use crate::failure::Failure;
 
 /// How long killed handlers may take to end, and outcomes to be reported.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-/// So often may a wait return without a task before the worker pauses.
-const FALSE_ALARMS: u32 = 10;
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// How many claims in a row may return nothing after a wait that reported a task, before the worker pauses.
+const EMPTY_WAITS: u32 = 10;
 
 pub async fn run(server: Server, options: Options, guard: Guard) -> End {
     let context = Rc::new(Context {
@@ -46,7 +46,7 @@ pub async fn run(server: Server, options: Options, guard: Guard) -> End {
     context.stop.advance(Phase::Draining);
     drain(&context, &slots, &sender).await;
     drop(sender);
-    let _ = timeout(LAST_WORDS, acknowledging).await;
+    let _ = timeout(END_LIMIT, acknowledging).await;
     let unreported = context.leases.all().len();
     if unreported > 0 {
         end = end.and(Err(Failure::new(format!("the outcomes of {unreported} tasks could not be reported"))));
@@ -54,8 +54,8 @@ pub async fn run(server: Server, options: Options, guard: Guard) -> End {
     beating.abort();
     listening.abort();
     match &end {
-        Ok(()) => context.log.info("ended", json!({})),
-        Err(failure) => context.log.error("ended", json!({"error": failure.to_string()})),
+        Ok(()) => context.log.info("exiting", json!({})),
+        Err(failure) => context.log.error("exiting", json!({"error": failure.to_string()})),
     }
     // Handlers that could not be killed may still hold the context; then the last lines of the log are not waited for.
     let _ = (beating.await, listening.await);
@@ -69,7 +69,7 @@ pub async fn run(server: Server, options: Options, guard: Guard) -> End {
 async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender<Report>) -> End {
     let options = &context.options;
     let mut link = Link::new(context);
-    let (mut ready, mut false_alarms) = (false, 0);
+    let (mut ready, mut empty_waits) = (false, 0);
     let draining = || context.stop.reached(Phase::Draining);
     loop {
         // Waits for one free slot, and then takes all that are free.
@@ -85,7 +85,7 @@ async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedS
         // A server that does not answer must not hold up the end for long.
         let late = async {
             draining().await;
-            sleep(LAST_WORDS).await;
+            sleep(END_LIMIT).await;
         };
         let mut result = tokio::select! {
             result = claim::claim(&mut link, options, free) => result,
@@ -99,14 +99,14 @@ async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedS
                 context.log.info("ready", fields);
             }
             let claimed = tasks.len();
-            false_alarms = if claimed == 0 { false_alarms + 1 } else { 0 };
+            empty_waits = if claimed == 0 { empty_waits + 1 } else { 0 };
             for task in tasks.drain(..) {
                 begin(context, slots, sender, task);
             }
             if claimed == free {
                 continue;
             }
-            if false_alarms > FALSE_ALARMS {
+            if empty_waits > EMPTY_WAITS {
                 sleep(Duration::from_millis(100)).await;
             }
             result = claim::wait(&mut link, context).await.map(|()| Vec::new());
@@ -188,7 +188,7 @@ async fn drain(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &Unbounded
         () = sleep(options.kill_after) => context.stop.advance(Phase::Killing),
         () = context.stop.reached(Phase::Killing) => {}
     }
-    if timeout(LAST_WORDS, idle()).await.is_ok() {
+    if timeout(END_LIMIT, idle()).await.is_ok() {
         return;
     }
     for lease in context.leases.all() {
