@@ -142,6 +142,7 @@ fn a_command_may_write_much_and_need_not_read() {
     command.args(["work", "mail", "--", "bash", "-c", script]);
     let child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the worker");
     let pid = child.id() as i32;
+    let _killed = program::KilledOnFailure(child.id());
     let reader = std::thread::spawn(move || child.wait_with_output().expect("its output"));
     let found = await_state(&mut client, id, "queued");
     let error = found["errors"][0]["error"].as_str().expect("an error").to_owned();
@@ -162,6 +163,7 @@ fn a_log_that_nobody_reads_costs_no_lease() {
     let mut command = program::program_for(&cluster);
     command.args(["work", "mail", "--verbose", "--", "bash", "-c", "yes >&2 & sleep 6; kill $!"]);
     let mut child = command.spawn().expect("start the worker");
+    let _killed = program::KilledOnFailure(child.id());
     let found = await_state(&mut client, id, "completed");
     assert_eq!((&found["attempt"], &found["errors"]), (&json!(1), &Value::Null));
     child.kill().expect("kill");
@@ -403,6 +405,7 @@ fn log_lines_can_be_json() {
     let mut command = program::program_for(&cluster);
     command.args(["work", "mail", "--log", "json", "--verbose", "--", "false"]);
     let child = command.spawn().expect("start the worker");
+    let _killed = program::KilledOnFailure(child.id());
     await_state(&mut client, id, "queued");
     cluster::signal(child.id() as i32, libc::SIGTERM);
     let log = String::from_utf8(child.wait_with_output().expect("its output").stderr).expect("text");

@@ -6,7 +6,7 @@ use queue_ext_tests::{number, run, text};
 use serde_json::{Value, json};
 
 use super::commands::{start, task};
-use super::run::{answer, call, program, program_for};
+use super::run::{KilledOnFailure, answer, call, program, program_for};
 
 #[test]
 fn push_passes_every_option_of_queue_push() {
@@ -173,6 +173,7 @@ fn tail_prints_what_happens_to_tasks() {
     let (cluster, mut client) = start("tail");
     let mut command = program_for(&cluster);
     let mut process = command.args(["tail", "mail", "--json"]).spawn().expect("start it");
+    let _killed = KilledOnFailure(process.id());
     let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
     let mut next = || -> Value {
         let line = lines.next().expect("a line").expect("text");

@@ -142,3 +142,14 @@ pub fn processes_with(word: &str) -> usize {
     let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     lines.filter(|line| line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())).count()
 }
+
+/// Kills a process if the test fails before it has ended the process itself.
+pub struct KilledOnFailure(pub u32);
+
+impl Drop for KilledOnFailure {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            cluster::signal(self.0 as i32, libc::SIGKILL);
+        }
+    }
+}
