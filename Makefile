@@ -3,6 +3,7 @@
 #   make                             build for the PostgreSQL of PG_CONFIG
 #   make install PG_CONFIG=...       install it there
 #   make deb PG_CONFIG=...           a Debian package for that server's version, in target
+#   make release                     build all that is published, into target/published
 #   make demo                        run the demo, on a throw-away server
 #   make portable                    write the SQL-only edition, for servers on which no extension can be installed
 #   make yugabyte                    make the edition for YugabyteDB (docs/yugabyte.md)
@@ -78,7 +79,7 @@ FETCHED_ENV = LIBCLANG_PATH=$(DEBIAN)/usr/lib/llvm-14/lib PGRX_BINDGEN_NO_DETECT
 DRIVERS ?= $(DEBIAN)/usr/lib/postgresql/15/lib/pgxs/src/test
 major = $$("$(1)" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
-.PHONY: all build install deb portable yugabyte conformance freeze injection prepared suites demo demo-psql demo-stop test check dashboard copied screenshots torture bench docs reference clean distclean servers
+.PHONY: all build install deb release portable yugabyte conformance freeze injection prepared suites demo demo-psql demo-stop test check dashboard copied screenshots torture bench docs reference clean distclean servers
 .DELETE_ON_ERROR:
 
 all: build $(INSTALL_SQL) $(CONTROL)
@@ -216,6 +217,15 @@ conformance: target/.exists $(addprefix installed-,$(CONFORMANCE_VERSIONS))
 # One suite as make test runs it, or those of its tests whose names match TEST. Upgrades begin on the earlier versions.
 suite-%: installed-% $(if $(filter upgrades,$(SUITE)),$(addprefix installed-,$(PG_VERSIONS)))
 	@$(call on,$*) $(call brief,$*) pgrx-tests/run $(SUITE) $(TEST)
+
+# Debian packages for all versions, the SQL files, the program, both client libraries and the sources (packaging/release).
+release: servers $(LIBRARIES)/.done $(foreach v,$(PG_VERSIONS),$(call built,$(v))) $(INSTALL_SQL) $(CONTROL)
+	@cargo build --release --locked --quiet -p queue_program
+	@rm -rf target/stage
+	@$(foreach v,$(PG_VERSIONS),$(FETCHED_ENV) $(MAKE) --no-print-directory -s copied PG_CONFIG="$(PG_CONFIG_$(v))" \
+		LIBRARY=$(call built,$(v)) DESTDIR="$(CURDIR)/target/stage/$(v)" &&) \
+	PYTHONPATH=$(LIBRARIES)/python packaging/release target/published \
+		$(foreach v,$(PG_VERSIONS),"$(PG_CONFIG_$(v))=$(CURDIR)/target/stage/$(v)")
 
 check: installed-$(FIRST)
 	@$(call on,$(FIRST)) BRIEF=1 HISTORIES=500 pgrx-tests/run check

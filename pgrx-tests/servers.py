@@ -59,7 +59,7 @@ PYPI_DOCS = "mkdocs==1.6.1"
 # They depend only on the C library, and on packages for Prometheus's web pages.
 METRICS = ["prometheus", "prometheus-sql-exporter"]
 # What programs push through, for the tests of the client libraries; those for node are in its lock file.
-PYPI_LIBRARIES = ["sqlalchemy[asyncio]==2.1.9", "django==5.2.19", "psycopg2-binary==2.9.13"]
+PYPI_LIBRARIES = ["sqlalchemy[asyncio]==2.1.9", "django==5.2.19", "psycopg2-binary==2.9.13", "hatchling==1.33.0"]
 PYPI_METRICS = ["pyyaml==6.0.3", "opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2"]
 
 # The languages of the example workers.

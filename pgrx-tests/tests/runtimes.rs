@@ -72,7 +72,8 @@ fn results_and_failures_are_reported_as_the_handler_says() {
 fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
     each("runtimes-killed", &SERVER, |stage| {
         stage.configure(r#"{"max_attempts": 100, "lease": "1 second", "backoff": {"base": "0"}}"#);
-        stage.push(3_000, "effect", "{}");
+        let effects = stage.scaled(3_000);
+        stage.push(effects, "effect", "{}");
         stage.push(100, "sleep", r#"{"seconds": 0.2}"#);
         let mut kills = 0;
         while stage.live() > 0 {
@@ -90,9 +91,9 @@ fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
             }
         }
         assert!(kills >= 4, "{kills}");
-        assert_eq!(stage.count("effect"), 3_000);
-        assert_eq!(stage.ask("SELECT count(DISTINCT e.task) FROM effects AS e JOIN queue.history AS h ON h.id = e.task WHERE h.queue = $1 AND e.what = 'effect'"), 3_000);
-        assert_eq!(stage.ended(), 3_100);
+        assert_eq!(stage.count("effect"), effects as i64);
+        assert_eq!(stage.ask("SELECT count(DISTINCT e.task) FROM effects AS e JOIN queue.history AS h ON h.id = e.task WHERE h.queue = $1 AND e.what = 'effect'"), effects as i64);
+        assert_eq!(stage.ended(), effects as i64 + 100);
     });
 }
 
@@ -144,9 +145,10 @@ fn lost_connections_cost_no_task_and_no_worker() {
     each("runtimes-connections", &SERVER, |stage| {
         stage.configure(r#"{"max_attempts": 100, "lease": "5 seconds", "backoff": {"base": "0"}}"#);
         let worker = stage.start(&[]);
+        let many = stage.scaled(200);
         for _ in 0..10 {
-            stage.push(200, "effect", "{}");
-            stage.push(200, "plain", r#"{"n": 1}"#);
+            stage.push(many, "effect", "{}");
+            stage.push(many, "plain", r#"{"n": 1}"#);
             stage.eventually("it works", |stage| stage.ended() > 0);
             stage.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -154,8 +156,8 @@ fn lost_connections_cost_no_task_and_no_worker() {
             );
         }
         stage.drained();
-        assert_eq!(stage.count("effect"), 2_000);
-        assert_eq!(stage.ended(), 4_000);
+        assert_eq!(stage.count("effect"), 10 * many as i64);
+        assert_eq!(stage.ended(), 20 * many as i64);
         worker.stop();
     });
 }
@@ -166,11 +168,12 @@ fn a_worker_works_through_pgbouncer_in_transaction_mode() {
         let _bouncer = PgBouncer::start(&stage.cluster(), 40, "");
         stage.connect_through(pgbouncer::PORT);
         let worker = stage.start(&[]);
-        stage.push(300, "effect", "{}");
-        stage.push(300, "plain", r#"{"n": 1}"#);
+        let many = stage.scaled(300);
+        stage.push(many, "effect", "{}");
+        stage.push(many, "plain", r#"{"n": 1}"#);
         stage.push(100, "sleep", r#"{"seconds": 3}"#);
         stage.drained();
-        assert_eq!(stage.count("effect"), 300);
+        assert_eq!(stage.count("effect"), many as i64);
         assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
         stage.eventually("it waits", |stage| stage.waiting() == 1);
         worker.stop();
@@ -246,9 +249,10 @@ fn a_worker_outlives_its_server() {
         stage.stop_server();
         let worker = stage.start(&[]);
         stage.start_server();
+        let many = stage.scaled(500);
         for crash in [false, true, true] {
-            stage.push(500, "effect", "{}");
-            stage.push(500, "plain", r#"{"n": 1}"#);
+            stage.push(many, "effect", "{}");
+            stage.push(many, "plain", r#"{"n": 1}"#);
             stage.eventually("it works", |stage| stage.running() > 0);
             if crash {
                 stage.crash_server();
@@ -258,8 +262,8 @@ fn a_worker_outlives_its_server() {
             stage.start_server();
         }
         stage.drained();
-        assert_eq!(stage.count("effect"), 1_500);
-        assert_eq!(stage.ended(), 3_000);
+        assert_eq!(stage.count("effect"), 3 * many as i64);
+        assert_eq!(stage.ended(), 6 * many as i64);
         worker.stop();
     });
 }

@@ -54,8 +54,7 @@ case ${QUEUE_TASK_KIND:-} in
 			record snoozed
 			sql -c "SELECT queue.release($attempt, make_interval(secs => $(number seconds)))" > /dev/null
 		fi ;;
-	# The process of a task is its command.
-	die) kill -KILL $$ ;;
+	die) kill -KILL $PPID ;;
 	stale)
 		sql > /dev/null <<- SQL
 			BEGIN;

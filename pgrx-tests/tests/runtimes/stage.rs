@@ -7,7 +7,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::cluster::signal;
+use queue_ext_tests::cluster::{bindir, signal};
 use queue_ext_tests::languages::{self, Start};
 use queue_ext_tests::{Cluster, Settings, eventually};
 
@@ -19,13 +19,35 @@ struct Runtime {
     name: &'static str,
     start: fn(&Path) -> Option<Start>,
     program: &'static str,
+    /// It gets this part of the tasks, where they are many: a process for each takes longer.
+    part: usize,
 }
 
 const RUNTIMES: &[Runtime] = &[
-    Runtime { name: "python", start: languages::python_client, program: "python_sync.py" },
-    Runtime { name: "asyncio", start: languages::python_client, program: "python_asyncio.py" },
-    Runtime { name: "typescript", start: languages::node_client, program: "typescript.mjs" },
+    Runtime { name: "python", start: languages::python_client, program: "python_sync.py", part: 1 },
+    Runtime { name: "asyncio", start: languages::python_client, program: "python_asyncio.py", part: 1 },
+    Runtime { name: "typescript", start: languages::node_client, program: "typescript.mjs", part: 1 },
+    Runtime { name: "queue work", start: queue_work, program: "queue_work.sh", part: 10 },
 ];
+
+/// The script, which starts the program `queue` that was built beside this test.
+fn queue_work(script: &Path) -> Option<Start> {
+    let start = languages::bash(script)?;
+    let test = std::env::current_exe().expect("this test");
+    let built =
+        test.ancestors().find(|folder| folder.ends_with("deps")).and_then(Path::parent).expect("its folder");
+    let path = std::env::var("PATH").expect("PATH");
+    let path = format!("{}:{}:{path}", built.display(), bindir().display());
+    assert!(
+        built.join("queue").exists(),
+        "the program queue is not built; start the tests with pgrx-tests/run"
+    );
+    Some(Box::new(move || {
+        let mut command = start();
+        command.env("PATH", &path);
+        command
+    }))
+}
 
 /// Plays one test with each runtime, one after the other, each on a queue of its own.
 pub fn each(server: &str, settings: &Settings, play: impl Fn(&Stage)) {
@@ -44,7 +66,8 @@ pub fn each(server: &str, settings: &Settings, play: impl Fn(&Stage)) {
             continue;
         };
         let client = RefCell::new(cluster.borrow().connect());
-        let stage = Stage { name: runtime.name, start, port: Cell::new(5432), client, cluster: &cluster };
+        let port = Cell::new(5432);
+        let stage = Stage { name: runtime.name, part: runtime.part, start, port, client, cluster: &cluster };
         stage.execute("SELECT queue.create($1)");
         stage.configure(r#"{"max_attempts": 3, "lease": "10 seconds", "backoff": {"base": "0"}}"#);
         play(&stage);
@@ -60,6 +83,7 @@ pub fn url(cluster: &Cluster, port: u16) -> String {
 /// The queue of a runtime. `$1` in its statements is the name of the queue.
 pub struct Stage<'a> {
     name: &'static str,
+    part: usize,
     start: Start,
     port: Cell<u16>,
     client: RefCell<Client>,
@@ -111,6 +135,11 @@ impl Stage<'_> {
         self.execute(&format!(
             "SELECT count(*) FROM queue.push_many($1, array_fill('{payload}'::jsonb, '{{{count}}}'), kind => '{kind}')"
         ));
+    }
+
+    /// Many tasks, or as many as the runtime can take.
+    pub fn scaled(&self, count: usize) -> usize {
+        count / self.part
     }
 
     pub fn execute(&self, statement: &str) {
