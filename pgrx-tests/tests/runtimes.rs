@@ -103,8 +103,9 @@ fn sigterm_lets_short_work_end_and_gives_long_work_back() {
         stage.push(20, "sleep", r#"{"seconds": 2}"#);
         stage.push(20, "sleep", r#"{"seconds": 600}"#);
         let worker = stage.start(&[("SHUTDOWN", "4")]);
-        stage.eventually("all run", |stage| stage.count("begun") == 40);
+        stage.eventually("all run", |stage| stage.count("begun") == 40 && stage.waiting() == 1);
         signal(worker.pid(), libc::SIGTERM);
+        stage.eventually("it no longer waits", |stage| stage.waiting() == 0);
         stage.push(5, "plain", r#"{"n": 1}"#);
         worker.ended();
         assert_eq!(stage.ended(), 20);

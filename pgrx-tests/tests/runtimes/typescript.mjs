@@ -15,19 +15,17 @@ const { Discard, Retry, Snooze, Worker } = await import(pathToFileURL(client).hr
 const pg = createRequire(client)("pg");
 
 const pool = new pg.Pool({ connectionString: DATABASE_URL, max: 5 });
-pool.on("error", () => {}); // The server has closed an idle connection.
-
 const ignore = () => {}; // A connection that is lost between two statements: the next one fails.
+pool.on("connect", (db) => db.on("error", ignore));
+pool.on("error", ignore);
 
 /** Runs `work` on a connection, in a transaction of its own. */
 async function transaction(work) {
   const db = await pool.connect();
-  db.on("error", ignore);
   try {
     await db.query("BEGIN");
     await work(db);
     await db.query("COMMIT");
-    db.off("error", ignore);
     db.release();
   } catch (error) {
     db.release(true);

@@ -98,7 +98,13 @@ pub struct Leases {
 
 impl Leases {
     pub fn add(&self, lease: &Rc<Lease>) {
-        self.held.borrow_mut().insert((lease.id, lease.token), Rc::clone(lease));
+        let mut held = self.held.borrow_mut();
+        // This worker has claimed a task again whose earlier attempt still runs here: that one has lost its lease. Answers of
+        // the server about both name the task alone.
+        held.range((lease.id, i64::MIN)..(lease.id, lease.token))
+            .for_each(|(_, earlier)| earlier.stop(Reason::Lost));
+        held.insert((lease.id, lease.token), Rc::clone(lease));
+        drop(held);
         self.added.notify_one();
     }
 
