@@ -192,7 +192,8 @@ fn a_lost_lease_stops_the_handler_and_its_completion_is_refused() {
         stage.execute("SELECT queue.end_lease(id) FROM queue.tasks WHERE queue = $1 AND state = 'running' AND kind <> 'stale'");
         // The next attempts begin at once. That of the stubborn task is accepted, after the first was refused.
         stage.eventually("the stubborn task is completed", |stage| stage.ended() == 1);
-        assert_eq!(stage.count("ended"), 2);
+        // A command that does not stop is killed; the other runtimes let their handlers end.
+        assert!((1..=2).contains(&stage.count("ended")));
         assert_eq!(stage.ask("SELECT attempt FROM queue.history WHERE queue = $1"), 2);
         stage.eventually("the other was told", |stage| stage.count("stopped: lost") == 1);
         // Each of its attempts ends its own lease before it completes.
