@@ -35,7 +35,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     before = cluster.query(system.database, COUNTERS)
     clients = system.batch_clients if batch > 1 and system.batch_clients else clients
     try:
-        ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True,
+        ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True, role=system.role,
                           variables={"batch": batch, "payload": payload(size), "id": 0, "token": 0})
     except pgbench.Failed:
         # The probable reason: a claim that finds nothing ends its client.

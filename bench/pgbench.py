@@ -10,21 +10,25 @@ class Failed(RuntimeError):
     """A run that failed or had errors."""
 
 
-def run(cluster, database, script, clients, seconds=None, transactions=None, variables=None, latencies=False):
+def run(cluster, database, script, clients, seconds=None, transactions=None, variables=None, latencies=False,
+        role=""):
     """Runs a script in prepared mode. Returns transactions a second, seconds, and, if asked for, the
     latencies of the single transactions in milliseconds.
 
-    Any transaction that fails, and any client that stops early, fails the run.
+    "role" is a role whose rights the sessions have. Any transaction that fails, and any client that stops early, fails the run.
     """
     command = [cluster.bindir / "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}",
                f"--jobs={min(clients, 2)}", f"--file={script}"]
     command.append(f"--time={seconds}" if seconds else f"--transactions={transactions}")
     for name, value in (variables or {}).items():
         command.append(f"--define={name}={value}")
+    environment = cluster.environment(database)
+    if role:
+        environment["PGOPTIONS"] = f"-c role={role}"
     with tempfile.TemporaryDirectory() as folder:
         if latencies:
             command += ["--log", f"--log-prefix={folder}/log"]
-        done = subprocess.run(command, env=cluster.environment(database), capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         where = f"{Path(script).parent.name}/{Path(script).name}"
         if done.returncode != 0:
             raise Failed(f"{where}: {done.stderr.strip()[-600:]}")

@@ -43,6 +43,10 @@ class System:
     singly: bool = True
     # Another system, whose files it uses where its own folder has none.
     like: str = ""
+    # The role whose rights its scripts have, if not those of the owner.
+    role: str = ""
+    # The kinds of work that are measured; empty for all that it can do.
+    only: tuple = ()
 
     @property
     def ours(self):
@@ -60,11 +64,13 @@ class System:
         return self.file(f"{name}.sql")
 
     def has(self, name):
-        return self.script(name).exists()
+        return self.script(name).exists() and (not self.only or name in self.only or name in ("fill", "left"))
 
     @property
     def client(self):
         """The program that uses the system's own client, if it has one."""
+        if self.only:
+            return None
         return next((path for path in map(self.file, ("work.py", "work.mjs")) if path.exists()), None)
 
     def install(self, cluster):
@@ -109,6 +115,9 @@ def run_client(cluster, database, path, *arguments, timeout=300):
 
 OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)
 SQL_ONLY = System("queue_ext_sql_only", "queue_ext, SQL-only", keeps=True, peer=False, like="queue_ext")
+DURABLE = System("queue_ext_durable", "queue_ext, durable leases", keeps=True, peer=False, like="queue_ext", only=("one",))
+ONE_QUEUE = System("queue_ext_one_queue", "queue_ext, right on one queue", keeps=True, peer=False, like="queue_ext",
+                   role="bench_worker", only=("one",))
 FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
 BARE_INSERT = System("bare_insert", "INSERT into a bare table", keeps=False, counts_tasks=False, peer=False)
 SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
@@ -124,4 +133,4 @@ PEER_SYSTEMS = [
     # PgQ gives every event to every consumer; several do not share the work.
     System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),
 ]
-ALL = [OURSELVES, SQL_ONLY, FLOOR, BARE_INSERT, *PEER_SYSTEMS]
+ALL = [OURSELVES, DURABLE, ONE_QUEUE, SQL_ONLY, FLOOR, BARE_INSERT, *PEER_SYSTEMS]
