@@ -14,6 +14,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    begun  CONSTANT timestamptz := clock_timestamp();
     source queue.queues;
     found  bigint;
 BEGIN
@@ -29,7 +30,8 @@ BEGIN
     IF found < max_tasks THEN
         source := queue_internal.open_queue(queue, 'worker');
         IF source.paused_at IS NULL THEN
-            RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks - found::integer, worker);
+            RETURN QUERY SELECT * FROM queue_internal.claim_from(
+                source, lease, max_tasks - found::integer, worker, begun);
         END IF;
     END IF;
 END
@@ -58,6 +60,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    begun   CONSTANT timestamptz := clock_timestamp();
     source  queue.queues;
     sources queue.queues[] := '{}';
     name    text;
@@ -79,7 +82,7 @@ BEGIN
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
             IF max_tasks > 0 THEN
-                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
+                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker, begun);
                 GET DIAGNOSTICS found = ROW_COUNT;
                 max_tasks := max_tasks - found;
             END IF;

@@ -1,6 +1,7 @@
--- queue_internal.claim_from(queue, lease, max_tasks, worker)
+-- queue_internal.claim_from(queue, lease, max_tasks, worker, begun)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
+--   Claims up to "max_tasks" due tasks of one queue, in order. "begun" is when the call began: what it claims itself does
+--   not expire before it has returned, however short the lease. In an edition with several buckets (buckets.sql) it
 --   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
 --   A claim that names no lease (null) leases each task for its own lease or that of its queue.
@@ -21,7 +22,8 @@
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
 --   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
-CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
+CREATE FUNCTION queue_internal.claim_from(
+    source queue.queues, lease interval, max_tasks integer, worker text, begun timestamptz)
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -55,7 +57,6 @@ DECLARE
     event     bigint;
     event_due timestamptz;
     rounds    integer := 0;
-    begun     CONSTANT timestamptz := clock_timestamp();
     ended     integer := 0;
     ending    boolean := true;
     blockings integer := 0;
@@ -142,7 +143,8 @@ BEGIN
                           AND t.run_at >= head AND t.run_at <= until
                           AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                                OR ending AND t.id <> ALL (stuck)
-                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
+                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment
+                                       AND (t.claimed_at < begun) IS NOT FALSE))
                         ORDER BY t.run_at, t.id
                         LIMIT max_tasks - granted
                         FOR NO KEY UPDATE SKIP LOCKED

@@ -4898,9 +4898,10 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_plain IS
     'Claims the first tasks of a queue in one statement, if neither they nor the queue need more.';
--- queue_internal.claim_from(queue, lease, max_tasks, worker)
+-- queue_internal.claim_from(queue, lease, max_tasks, worker, begun)
 --
---   Claims up to "max_tasks" due tasks of one queue, in order. In an edition with several buckets (buckets.sql) it
+--   Claims up to "max_tasks" due tasks of one queue, in order. "begun" is when the call began: what it claims itself does
+--   not expire before it has returned, however short the lease. In an edition with several buckets (buckets.sql) it
 --   begins with a random bucket and continues with the others until it has enough; the order holds within a bucket.
 --
 --   A claim that names no lease (null) leases each task for its own lease or that of its queue.
@@ -4921,7 +4922,8 @@ COMMENT ON FUNCTION queue_internal.claim_plain IS
 --   Why SKIP LOCKED and one row at a time: a claim never waits, and returns its tasks in order.
 --   Why NO KEY UPDATE: a push that waits for the task to end holds a KEY SHARE lock, which must not prevent the claim.
 
-CREATE FUNCTION queue_internal.claim_from(source queue.queues, lease interval, max_tasks integer, worker text)
+CREATE FUNCTION queue_internal.claim_from(
+    source queue.queues, lease interval, max_tasks integer, worker text, begun timestamptz)
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -4955,7 +4957,6 @@ DECLARE
     event     bigint;
     event_due timestamptz;
     rounds    integer := 0;
-    begun     CONSTANT timestamptz := clock_timestamp();
     ended     integer := 0;
     ending    boolean := true;
     blockings integer := 0;
@@ -5042,7 +5043,8 @@ BEGIN
                           AND t.run_at >= head AND t.run_at <= until
                           AND (t.state = 'queued' AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE
                                OR ending AND t.id <> ALL (stuck)
-                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment))
+                                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment
+                                       AND (t.claimed_at < begun) IS NOT FALSE))
                         ORDER BY t.run_at, t.id
                         LIMIT max_tasks - granted
                         FOR NO KEY UPDATE SKIP LOCKED
@@ -8381,6 +8383,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    begun  CONSTANT timestamptz := clock_timestamp();
     source queue.queues;
     found  bigint;
 BEGIN
@@ -8396,7 +8399,8 @@ BEGIN
     IF found < max_tasks THEN
         source := queue_internal.open_queue(queue, 'worker');
         IF source.paused_at IS NULL THEN
-            RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks - found::integer, worker);
+            RETURN QUERY SELECT * FROM queue_internal.claim_from(
+                source, lease, max_tasks - found::integer, worker, begun);
         END IF;
     END IF;
 END
@@ -8425,6 +8429,7 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    begun   CONSTANT timestamptz := clock_timestamp();
     source  queue.queues;
     sources queue.queues[] := '{}';
     name    text;
@@ -8446,7 +8451,7 @@ BEGIN
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
             IF max_tasks > 0 THEN
-                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker);
+                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker, begun);
                 GET DIAGNOSTICS found = ROW_COUNT;
                 max_tasks := max_tasks - found;
             END IF;
