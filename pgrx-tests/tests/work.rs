@@ -314,6 +314,29 @@ fn pushing_many_linked_tasks_at_once_costs_each_the_same() {
 }
 
 #[test]
+fn pushing_many_costs_the_same_in_a_session_that_knew_few_queues() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = measured("work-queues");
+    let [mut old, mut new] = [cluster.connect(), cluster.connect()];
+    let by_sql = "SET queue.fast_path = off";
+    let many = "SELECT count(*) FROM queue.push_many('queue 2000', array_fill('{}'::jsonb, '{3000}'))";
+    old.batch_execute(&format!("{by_sql}; ANALYZE queue.queues; SELECT queue.push('default')"))
+        .expect("plan");
+    new.batch_execute(&format!(
+        "{by_sql}; SELECT count(queue.create('queue ' || n)) FROM generate_series(1, 3000) AS n"
+    ))
+    .expect("create");
+    let mut least = |client: &mut Client| {
+        (0..5)
+            .map(|_| cost(client, |client| client.batch_execute(many).expect("push")))
+            .fold(f64::MAX, f64::min)
+    };
+    let (old, new) = (least(&mut old), least(&mut new));
+    println!("{:.2} of what it costs in a new session", old / new);
+    assert!(old < 2.0 * new, "{old} and {new}");
+}
+
+#[test]
 fn limits_are_not_the_bottleneck() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (limited, free) = (measured("work-limited"), measured("work-unlimited"));

@@ -2,6 +2,7 @@
 --
 --   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
 --             that the caller made in the same transaction are rolled back as well
+--   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void

@@ -1,5 +1,6 @@
 -- queue.confirm_cancel
 --
+--   Waits:    as queue.complete
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void

@@ -34,7 +34,8 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF NOT force AND EXISTS (
-            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
+            -- Also of one that runs again, and will ask for the same event.
+            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id
             WHERE a.queue = "drop".name) THEN
         RAISE EXCEPTION 'tasks of other queues wait for events of queue "%"', name
             USING ERRCODE = 'object_in_use',

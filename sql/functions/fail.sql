@@ -1,6 +1,7 @@
 -- queue.fail
 --
---   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key
+--   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key, and then for one
+--             that ends a task which was to replace it
 --   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(

@@ -1,5 +1,6 @@
 -- queue.purge
 --
+--   Waits:    never: it skips tasks that are locked, or whose key is
 --   Touches:  queue.tasks, queue.dead_letters (locks with SKIP LOCKED, deletes)
 
 CREATE FUNCTION queue.purge(name text) RETURNS bigint
@@ -18,7 +19,9 @@ BEGIN
     PERFORM queue_internal.discard(i.task) FROM (
         SELECT t AS task FROM queue.tasks AS t
         WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
-    ) AS i;
+    ) AS i
+    -- A session that ends the running task which this one replaces has locked the key.
+    WHERE (i.task).key IS NULL OR queue_internal.lock_key((i.task).queue, (i.task).key, false);
     GET DIAGNOSTICS tasks = ROW_COUNT;
     RETURN tasks + letters;
 END

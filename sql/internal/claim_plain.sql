@@ -23,7 +23,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     moment  CONSTANT timestamptz := clock_timestamp();
-    entries CONSTANT bigint := pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass);
+    entries CONSTANT bigint := queue_internal.entries_passed();
     source  record;
 BEGIN
     -- Sessions with a scan start (scan_start.sql), and editions with several buckets.
@@ -32,7 +32,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT moment + coalesce(claim_plain.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until, q.max_attempts,
-           f.level, f.head, queue_internal.token_base() AS base
+           f.level, f.head, CASE WHEN f.head <= moment THEN queue_internal.token_base() END AS base
     INTO source
     FROM queue.queues AS q
     CROSS JOIN LATERAL queue_internal.first_task(0, q.name, -2147483648, '-infinity', false) AS f
@@ -41,8 +41,12 @@ BEGIN
       AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = claim_plain.queue AND e.due_at <= moment)
       AND queue_internal.has_right('worker', claim_plain.queue);
-    IF NOT FOUND THEN
+    IF source.base IS NULL THEN
         RETURN;
+    ELSIF queue_internal.entries_passed() > entries + 1000 THEN
+        -- Many dead entries before the first task. For some time claim_from claims: it also skips those of events.
+        PERFORM queue_internal.set_scan_start(queue, (
+            0, source.level, source.head, clock_timestamp() + 20 * (clock_timestamp() - moment)));
     END IF;
     RETURN QUERY
     WITH due AS MATERIALIZED (
@@ -50,8 +54,8 @@ BEGIN
                -- Larger ones are not covered by the mark, or there are no more: see claim_from.
                AND t.token < least(source.base + 999999, 9007199254740991) AS plain
         FROM queue.tasks AS t
-        WHERE t.queue = claim_plain.queue AND t.priority = source.level AND t.admission < 2
-          AND t.run_at >= source.head AND t.run_at <= moment
+        WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
+          AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
     )
@@ -62,12 +66,7 @@ BEGIN
     WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
     RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
               t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
-    IF pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass) > entries + 1000 THEN
-        -- Many dead entries: for some time claim_from claims, which remembers where it found the first task.
-        PERFORM queue_internal.set_scan_start(queue, (
-            0, -2147483648, '-infinity', clock_timestamp() + 20 * (clock_timestamp() - moment)));
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_plain IS
-    'Claims the first tasks of a queue in one statement, if neither they nor the queue need more.';
+    'Claims the first tasks of a queue together, if neither they nor the queue need more.';

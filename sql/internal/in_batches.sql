@@ -155,6 +155,9 @@ BEGIN
             -- Read again, because a change to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
+            -- Those of tasks that lose their key. A session that ends a task which another one replaces has locked it, too.
+            CONTINUE WHEN verb IN ('move', 'discard') AND task.key IS NOT NULL
+                      AND NOT queue_internal.lock_key(task.queue, task.key, false);
             CASE verb
                 WHEN 'cancel' THEN
                     CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);

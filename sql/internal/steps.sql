@@ -159,6 +159,20 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_event IS
     'Locks the row of an event against an emission; returns the payload if it has been emitted.';
 
+-- If the queue of the event is dropped, the time is over early. Otherwise the end of the time is the run_at of a queued
+-- task, which somebody may have changed.
+CREATE FUNCTION queue_internal.has_come(awaited queue_internal.awaits, state text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
+                   WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
+        OR awaited.until <= clock_timestamp()
+           AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_come IS
+    'Returns whether the event that a suspended task waits for was emitted, or cannot be any more.';
+
 -- Called for an event about a suspended task, whose row is locked. The task may have been woken already.
 CREATE FUNCTION queue_internal.wake(task queue.tasks, awaited queue_internal.awaits) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -166,10 +180,7 @@ DECLARE
     came boolean := awaited.outcome IS NOT NULL;
 BEGIN
     IF awaited.event IS NOT NULL THEN
-        -- The time is over early if the queue of the event was dropped.
-        came := (awaited.until <= clock_timestamp()) IS TRUE
-             OR EXISTS (SELECT FROM queue_internal.emitted AS e
-                        WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL);
+        came := queue_internal.has_come(awaited, task.state);
     ELSIF NOT came THEN
         UPDATE queue_internal.awaits AS a SET outcome = d.outcome FROM queue_internal.dependencies AS d
         WHERE a.task_id = task.id AND d.predecessor_id = awaited.predecessor_id AND d.task_id = task.id
@@ -209,7 +220,7 @@ DECLARE
     row     record;
 BEGIN
     FOR row IN
-        SELECT a.*, t.id AS live, t.queue AS of, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
+        SELECT a.*, t.id AS live, t.queue AS of, t.state, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
             SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true
@@ -234,9 +245,8 @@ BEGIN
         END IF;
         CONTINUE WHEN row.current <> row.token OR NOT row.waits;
         IF row.event IS NOT NULL THEN
-            CONTINUE WHEN (row.until <= clock_timestamp()) IS NOT TRUE AND NOT EXISTS (
-                SELECT FROM queue_internal.emitted AS e
-                WHERE e.queue = row.queue AND e.event = row.event AND e.emitted_at IS NOT NULL);
+            CONTINUE WHEN queue_internal.has_come(
+                (SELECT a FROM queue_internal.awaits AS a WHERE a.task_id = row.task_id), row.state) IS NOT TRUE;
         ELSIF row.outcome IS NULL THEN
             -- The dependency was deleted by hand.
             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)

@@ -7,7 +7,14 @@
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+-- A plan from when there were few queues would read all of them for each row.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
 DECLARE
     arrival record;
     source  queue.queues;

@@ -1373,7 +1373,14 @@ ALTER TABLE queue.bindings ADD CONSTRAINT bindings_pattern_check
 --   Why a statement trigger: one lookup of the queues for a million rows.
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+-- A plan from when there were few queues would read all of them for each row.
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
 DECLARE
     arrival record;
     source  queue.queues;
@@ -4454,6 +4461,20 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_event IS
     'Locks the row of an event against an emission; returns the payload if it has been emitted.';
 
+-- If the queue of the event is dropped, the time is over early. Otherwise the end of the time is the run_at of a queued
+-- task, which somebody may have changed.
+CREATE FUNCTION queue_internal.has_come(awaited queue_internal.awaits, state text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
+                   WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
+        OR awaited.until <= clock_timestamp()
+           AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_come IS
+    'Returns whether the event that a suspended task waits for was emitted, or cannot be any more.';
+
 -- Called for an event about a suspended task, whose row is locked. The task may have been woken already.
 CREATE FUNCTION queue_internal.wake(task queue.tasks, awaited queue_internal.awaits) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -4461,10 +4482,7 @@ DECLARE
     came boolean := awaited.outcome IS NOT NULL;
 BEGIN
     IF awaited.event IS NOT NULL THEN
-        -- The time is over early if the queue of the event was dropped.
-        came := (awaited.until <= clock_timestamp()) IS TRUE
-             OR EXISTS (SELECT FROM queue_internal.emitted AS e
-                        WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL);
+        came := queue_internal.has_come(awaited, task.state);
     ELSIF NOT came THEN
         UPDATE queue_internal.awaits AS a SET outcome = d.outcome FROM queue_internal.dependencies AS d
         WHERE a.task_id = task.id AND d.predecessor_id = awaited.predecessor_id AND d.task_id = task.id
@@ -4504,7 +4522,7 @@ DECLARE
     row     record;
 BEGIN
     FOR row IN
-        SELECT a.*, t.id AS live, t.queue AS of, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
+        SELECT a.*, t.id AS live, t.queue AS of, t.state, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
             SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true
@@ -4529,9 +4547,8 @@ BEGIN
         END IF;
         CONTINUE WHEN row.current <> row.token OR NOT row.waits;
         IF row.event IS NOT NULL THEN
-            CONTINUE WHEN (row.until <= clock_timestamp()) IS NOT TRUE AND NOT EXISTS (
-                SELECT FROM queue_internal.emitted AS e
-                WHERE e.queue = row.queue AND e.event = row.event AND e.emitted_at IS NOT NULL);
+            CONTINUE WHEN queue_internal.has_come(
+                (SELECT a FROM queue_internal.awaits AS a WHERE a.task_id = row.task_id), row.state) IS NOT TRUE;
         ELSIF row.outcome IS NULL THEN
             -- The dependency was deleted by hand.
             INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
@@ -4850,7 +4867,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     moment  CONSTANT timestamptz := clock_timestamp();
-    entries CONSTANT bigint := pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass);
+    entries CONSTANT bigint := queue_internal.entries_passed();
     source  record;
 BEGIN
     -- Sessions with a scan start (scan_start.sql), and editions with several buckets.
@@ -4859,7 +4876,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT moment + coalesce(claim_plain.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until, q.max_attempts,
-           f.level, f.head, queue_internal.token_base() AS base
+           f.level, f.head, CASE WHEN f.head <= moment THEN queue_internal.token_base() END AS base
     INTO source
     FROM queue.queues AS q
     CROSS JOIN LATERAL queue_internal.first_task(0, q.name, -2147483648, '-infinity', false) AS f
@@ -4868,8 +4885,12 @@ BEGIN
       AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
       AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = claim_plain.queue AND e.due_at <= moment)
       AND queue_internal.has_right('worker', claim_plain.queue);
-    IF NOT FOUND THEN
+    IF source.base IS NULL THEN
         RETURN;
+    ELSIF queue_internal.entries_passed() > entries + 1000 THEN
+        -- Many dead entries before the first task. For some time claim_from claims: it also skips those of events.
+        PERFORM queue_internal.set_scan_start(queue, (
+            0, source.level, source.head, clock_timestamp() + 20 * (clock_timestamp() - moment)));
     END IF;
     RETURN QUERY
     WITH due AS MATERIALIZED (
@@ -4877,8 +4898,8 @@ BEGIN
                -- Larger ones are not covered by the mark, or there are no more: see claim_from.
                AND t.token < least(source.base + 999999, 9007199254740991) AS plain
         FROM queue.tasks AS t
-        WHERE t.queue = claim_plain.queue AND t.priority = source.level AND t.admission < 2
-          AND t.run_at >= source.head AND t.run_at <= moment
+        WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
+          AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
           AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
         ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
     )
@@ -4889,15 +4910,10 @@ BEGIN
     WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
     RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
               t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
-    IF pg_stat_get_xact_tuples_returned('queue.tasks_order'::regclass) > entries + 1000 THEN
-        -- Many dead entries: for some time claim_from claims, which remembers where it found the first task.
-        PERFORM queue_internal.set_scan_start(queue, (
-            0, -2147483648, '-infinity', clock_timestamp() + 20 * (clock_timestamp() - moment)));
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_plain IS
-    'Claims the first tasks of a queue in one statement, if neither they nor the queue need more.';
+    'Claims the first tasks of a queue together, if neither they nor the queue need more.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker, begun)
 --
 --   Claims up to "max_tasks" due tasks of one queue, in order. "begun" is when the call began: what it claims itself does
@@ -6913,6 +6929,9 @@ BEGIN
             -- Read again, because a change to one task may have changed or ended another.
             SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = task_id;
             CONTINUE WHEN NOT FOUND;
+            -- Those of tasks that lose their key. A session that ends a task which another one replaces has locked it, too.
+            CONTINUE WHEN verb IN ('move', 'discard') AND task.key IS NOT NULL
+                      AND NOT queue_internal.lock_key(task.queue, task.key, false);
             CASE verb
                 WHEN 'cancel' THEN
                     CONTINUE WHEN task.state <> 'running' AND NOT queue_internal.lock_to_end(task.id, false);
@@ -7529,10 +7548,16 @@ BEGIN
     IF num_nonnulls(run_at, delay, key, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure,
                     key_ttl_from, kind, lease, timeout, start_by, ttl, batch) = 0
        AND on_duplicate = 'skip' AND weight = 1 AND priority IS NOT NULL AND payload IS NOT NULL THEN
-        INSERT INTO queue.tasks AS t (queue, payload, priority)
-        SELECT q.name, push.payload, push.priority FROM queue.queues AS q
-        WHERE q.name = push.queue AND q.max_queued IS NULL AND q.ttl IS NULL AND queue_internal.has_right('producer', q.name)
-        RETURNING t.id INTO id;
+        WITH source AS MATERIALIZED (
+            SELECT q.name FROM queue.queues AS q
+            WHERE q.name = push.queue AND q.max_queued IS NULL AND q.ttl IS NULL
+              AND queue_internal.has_right('producer', q.name)
+        ), added AS (
+            INSERT INTO queue.tasks AS t (queue, payload, priority)
+            SELECT s.name, push.payload, push.priority FROM source AS s RETURNING t.id
+        )
+        -- Null if a trigger that the user added has suppressed it.
+        SELECT a.id INTO id FROM source AS s LEFT JOIN added AS a ON true;
         IF FOUND THEN
             RETURN id;
         END IF;
@@ -8498,6 +8523,7 @@ COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker:
 --
 --   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
 --             that the caller made in the same transaction are rolled back as well
+--   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
@@ -8692,7 +8718,8 @@ call queue.complete_many to learn which ones. Returns the claimed tasks. Needs t
 Errors: as queue.complete_many and queue.claim.';
 -- queue.fail
 --
---   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key
+--   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key, and then for one
+--             that ends a task which was to replace it
 --   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(
@@ -9025,6 +9052,7 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 22004 or 22023: an argument is null or invalid.';
 -- queue.confirm_cancel
 --
+--   Waits:    as queue.complete
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.confirm_cancel(id bigint, token bigint) RETURNS void
@@ -10055,7 +10083,8 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF NOT force AND EXISTS (
-            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
+            -- Also of one that runs again, and will ask for the same event.
+            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id
             WHERE a.queue = "drop".name) THEN
         RAISE EXCEPTION 'tasks of other queues wait for events of queue "%"', name
             USING ERRCODE = 'object_in_use',
@@ -10329,6 +10358,7 @@ Needs the operator''s right on all queues.
 Errors: 42501: no right on all queues.';
 -- queue.purge
 --
+--   Waits:    never: it skips tasks that are locked, or whose key is
 --   Touches:  queue.tasks, queue.dead_letters (locks with SKIP LOCKED, deletes)
 
 CREATE FUNCTION queue.purge(name text) RETURNS bigint
@@ -10347,7 +10377,9 @@ BEGIN
     PERFORM queue_internal.discard(i.task) FROM (
         SELECT t AS task FROM queue.tasks AS t
         WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
-    ) AS i;
+    ) AS i
+    -- A session that ends the running task which this one replaces has locked the key.
+    WHERE (i.task).key IS NULL OR queue_internal.lock_key((i.task).queue, (i.task).key, false);
     GET DIAGNOSTICS tasks = ROW_COUNT;
     RETURN tasks + letters;
 END

@@ -73,11 +73,16 @@ SELECT count(*) FROM queue.tasks WHERE queue = 'mixed';
 SELECT count(*) FROM queue.push_tasks('[]');
 
 -- A trigger that the user added can suppress a task: it has no id.
-CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN CASE WHEN NEW.payload <> ''"no"'' THEN NEW END; END';
+CREATE SEQUENCE suppressed;
+GRANT USAGE ON SEQUENCE suppressed TO PUBLIC;
+CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN IF NEW.payload = ''"no"'' THEN PERFORM nextval(''public.suppressed''); RETURN NULL; END IF; RETURN NEW; END';
 CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION suppress();
 SELECT queue.push('default') AS before \gset
 SELECT queue.push('default', '"no"') AS alone, queue.push('default', '"no"', after => ARRAY[:before]) AS dependent;
+SELECT last_value AS suppressed FROM suppressed;
 SELECT count(*) FROM queue.push_many('default', '{1,"\"no\"",2}'::jsonb[]);
 SELECT count(id), count(*) FROM queue.push_tasks('[{"queue": "default", "payload": "no"}, {"queue": "default", "payload": 1}]') AS id;
 SELECT id, pushed FROM queue.try_push('default', '"no"', after => ARRAY[:before]);
 DROP FUNCTION suppress CASCADE;
+DROP SEQUENCE suppressed;

@@ -60,3 +60,19 @@ BEGIN
 END
 $$;
 SELECT pg_temp.is_kept();
+
+-- Claims by SQL set one if they had to read past many dead entries, those of events included, and not for large batches.
+SET queue.fast_path = off;
+SELECT queue.create('batches');
+SELECT count(*) FROM queue.push_many('batches', array_fill('1'::jsonb, '{1300}'));
+SELECT count(*) FROM queue.claim('1 hour', 'batches', 600) AS c, queue.complete(c.id, c.token);
+SELECT count(*) FROM queue.claim('1 hour', 'batches', 600) AS c, queue.complete(c.id, c.token);
+SELECT current_setting('queue_scan_start.q' || md5('batches'), true) <> '' AS set;
+BEGIN;
+INSERT INTO queue_internal.events (queue, task_id) SELECT 'batches', -n FROM generate_series(1, 2000) AS n;
+DELETE FROM queue_internal.events WHERE queue = 'batches';
+SELECT count(*) FROM queue.claim('1 hour', 'batches');
+-- An edition with several buckets has no fast claim, and no scan starts.
+SELECT current_setting('queue_scan_start.q' || md5('batches'), true) <> '' OR queue_internal.buckets() > 1 AS set;
+ROLLBACK;
+RESET queue.fast_path;

@@ -191,6 +191,25 @@ SELECT c.payload FROM queue.claim('1 minute', 'moved_to', 9) AS c, queue.await_e
      queue.complete(c.id, c.token)
 WHERE NOT e.arrived;
 SELECT queue.drop('moved_to');
+-- So does a task that runs again: it will ask for the event once more.
+SELECT queue.create('left'), queue.create('moved_to'), queue.push('left') IS NOT NULL AS pushed;
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go', '1 day'));
+CALL queue.move_where('{"queue": "left"}', 'moved_to');
+CALL queue.run_now_where('{"queue": "moved_to"}');
+SELECT count(*) AS runs FROM queue.claim('1 minute', 'moved_to');
+SELECT pg_temp.refused('SELECT queue.drop(''left'')') LIKE '55006%' AS refused;
+SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
+
+-- The end of the time of a suspended task is its run_at, which a producer may put off.
+SELECT queue.push('orders', key => 'put off') AS id \gset
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'orders') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'never', '1 day'));
+UPDATE queue_internal.awaits SET until = clock_timestamp() WHERE task_id = :id;
+SELECT queue.push('orders', key => 'put off', on_duplicate => 'reschedule', delay => '2 days') = :id AS same;
+CALL queue.maintain();
+SELECT state, run_at > now() + interval '1 day' AS later FROM queue.tasks WHERE id = :id;
+SELECT queue.cancel(:id);
 
 -- A dead letter that is put back still learns how the task has ended that it waited for, though that left no trace.
 SELECT queue.create('bare', '{"keep_history": false}');
