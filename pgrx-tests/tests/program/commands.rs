@@ -46,6 +46,34 @@ fn running(client: &mut Client) -> i64 {
 }
 
 #[test]
+fn reports_that_take_too_long_together_are_sent_apart() {
+    let (cluster, mut client) = start("slow-reports");
+    // Each completion takes so long that many in one statement are too many.
+    run(
+        &mut client,
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN NEW; END $$;
+         CREATE TRIGGER dawdle BEFORE INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION dawdle();
+         CREATE ROLE hasty LOGIN; SELECT queue.grant_worker('hasty'); ALTER ROLE hasty SET statement_timeout = '500ms'",
+    );
+    let ids: Vec<i64> = (0..20).map(|_| push(&mut client, &json!(1))).collect();
+    let mut command = program::program_for(&cluster);
+    command.env("PGUSER", "hasty");
+    // All end at the same time: when the last one has begun.
+    run(&mut client, "CREATE TABLE begun (); GRANT ALL ON begun TO hasty");
+    let script = "psql -XqAt -c 'INSERT INTO begun DEFAULT VALUES' > /dev/null
+                  until [ \"$(psql -XqAt -c 'SELECT count(*) FROM begun')\" -ge 20 ]; do sleep 0.1; done; echo 1";
+    let bin = cluster.programs().display();
+    command.env("PATH", format!("{bin}:{}", std::env::var("PATH").expect("PATH")));
+    let _worker = Worker::run(
+        command,
+        &["mail", "--concurrency", "20", "--result", "json", "--", "bash", "-c", script],
+    );
+    for id in ids {
+        assert_eq!(await_state(&mut client, id, "completed")["attempt"], 1);
+    }
+}
+
+#[test]
 fn the_exit_code_decides_how_an_attempt_ended() {
     let (cluster, mut client) = start("codes");
     let script = "read -r code; echo \"code $code\" >&2; [ $code = 200 ] && kill -9 $$; exit $code";

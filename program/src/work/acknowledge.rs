@@ -97,21 +97,25 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>) {
             Err(failure) => failure,
         };
         let is_about_data = ["22", "54", "23"].iter().any(|class| failure.is(class));
-        if is_about_data && batch.len() > 1 {
-            // One of them is refused for what it contains. The others must not suffer.
-            batches.extend(batch.into_iter().map(|report| vec![report]));
+        attempts += u32::from(!failure.is_of_the_connection());
+        let is_hopeless = is_about_data || attempts > ATTEMPTS;
+        if batch.len() > 1 && (is_about_data || attempts >= 2) {
+            // One of them is refused for what it contains, or all take longer than a statement may. None must suffer for the
+            // others.
+            let half = batch.split_off(batch.len() / 2);
+            batches.extend([half, batch]);
             continue;
         }
-        if is_about_data && batch.iter().any(|report| matches!(report.outcome, Outcome::Done(Some(_)))) {
+        if is_hopeless && batch.iter().any(|report| matches!(report.outcome, Outcome::Done(Some(_)))) {
             for report in &mut batch {
                 report.outcome =
                     Outcome::failed(format!("the server refused the result: {}", failure.message));
             }
+            attempts = 0;
             batches.push(batch);
             continue;
         }
-        attempts += u32::from(!failure.is_of_the_connection());
-        if is_about_data || attempts > ATTEMPTS {
+        if is_hopeless {
             for report in &batch {
                 let fields = json!({"task": report.lease.id, "error": failure.to_string()});
                 context.log.error("an outcome could not be reported; the lease will run out", fields);
