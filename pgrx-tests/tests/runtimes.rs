@@ -71,21 +71,24 @@ fn results_and_failures_are_reported_as_the_handler_says() {
 #[test]
 fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
     each("runtimes-killed", &SERVER, |stage| {
-        stage.configure(r#"{"max_attempts": 100, "lease": "1 second", "backoff": {"base": "0"}}"#);
+        stage.configure(r#"{"max_attempts": 100, "lease": "4 seconds", "backoff": {"base": "0"}}"#);
+        let at_once = AT_ONCE.min(stage.scaled(200));
+        let concurrency = at_once.to_string();
+        let options = [("CONCURRENCY", &*concurrency)];
         let effects = stage.scaled(3_000);
         stage.push(effects, "effect", "{}");
-        stage.push(100, "sleep", r#"{"seconds": 0.2}"#);
+        stage.push(at_once, "sleep", r#"{"seconds": 0.2}"#);
         let mut kills = 0;
         while stage.live() > 0 {
-            let mut worker = stage.start(&[]);
+            let mut worker = stage.start(&options);
             stage.eventually("it has work in hand, or nothing is left", |stage| {
-                stage.running() >= 50 || stage.live() == 0
+                stage.running() >= at_once as i64 / 2 || stage.live() == 0
             });
             worker.kill();
             kills += 1;
             // The last ones need a worker that lives long enough.
             if kills >= 4 {
-                let worker = stage.start(&[]);
+                let worker = stage.start(&options);
                 stage.drained();
                 worker.stop();
             }
@@ -93,7 +96,7 @@ fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
         assert!(kills >= 4, "{kills}");
         assert_eq!(stage.count("effect"), effects as i64);
         assert_eq!(stage.ask("SELECT count(DISTINCT e.task) FROM effects AS e JOIN queue.history AS h ON h.id = e.task WHERE h.queue = $1 AND e.what = 'effect'"), effects as i64);
-        assert_eq!(stage.ended(), effects as i64 + 100);
+        assert_eq!(stage.ended(), (effects + at_once) as i64);
     });
 }
 

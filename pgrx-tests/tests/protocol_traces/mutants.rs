@@ -38,7 +38,10 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the token stands still",
-        changes: &[("queue_internal.claim_from", "token = new_token,", "")],
+        changes: &[
+            ("queue_internal.claim_from", "token = new_token,", ""),
+            ("queue_internal.claim_plain", "token = greatest(t.token + 1, source.base),", ""),
+        ],
         ..ANY
     },
     Mutant {
@@ -125,8 +128,8 @@ const MUTANTS: &[Mutant] = &[
         name: "some completions leave nothing",
         changes: &[(
             "queue_internal.archive",
-            "WHERE kept IS DISTINCT FROM false",
-            "WHERE kept IS DISTINCT FROM false AND task.id % 5 > 0",
+            "FROM source AS s) IS DISTINCT FROM false",
+            "FROM source AS s) IS DISTINCT FROM false AND task.id % 5 > 0",
         )],
         ..ANY
     },
