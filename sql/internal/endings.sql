@@ -47,30 +47,27 @@ COMMENT ON FUNCTION queue_internal.with_error IS
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    kept    boolean;
     awaited boolean;
 BEGIN
     -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
-    WITH source AS MATERIALIZED (
-        SELECT q.keep_history,
-               q.max_running IS NOT NULL
-               OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
-               OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id) AS awaited
-        FROM queue.queues AS q WHERE q.name = task.queue
-    ), ended AS (
-        DELETE FROM queue.tasks AS t WHERE t.id = task.id
-    ), archived AS (
-        INSERT INTO queue.history (
-            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
-            result)
-        SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-               task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-               task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress,
-               task.errors, archive.result
-        WHERE (SELECT s.keep_history FROM source AS s) IS DISTINCT FROM false
-    )
-    SELECT s.awaited INTO awaited FROM source AS s;
+    SELECT q.keep_history,
+           q.max_running IS NOT NULL
+           OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
+           OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
+    INTO kept, awaited
+    FROM queue.queues AS q WHERE q.name = task.queue;
+    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    INSERT INTO queue.history (
+        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+        created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+        result)
+    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
+           archive.result
+    WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.on_task_end(task, archive.state);

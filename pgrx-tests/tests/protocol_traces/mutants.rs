@@ -128,8 +128,8 @@ const MUTANTS: &[Mutant] = &[
         name: "some completions leave nothing",
         changes: &[(
             "queue_internal.archive",
-            "FROM source AS s) IS DISTINCT FROM false",
-            "FROM source AS s) IS DISTINCT FROM false AND task.id % 5 > 0",
+            "WHERE kept IS DISTINCT FROM false",
+            "WHERE kept IS DISTINCT FROM false AND task.id % 5 > 0",
         )],
         ..ANY
     },

@@ -101,8 +101,8 @@ mutants! { seen:
         "I1";
     /// One completion in twenty leaves nothing.
     completions_lost: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.archive', 'FROM source AS s) IS DISTINCT FROM false',
-                               'FROM source AS s) IS DISTINCT FROM false AND task.id % 20 > 0')",
+        "SELECT pg_temp.mutate('queue_internal.archive', 'WHERE kept IS DISTINCT FROM false',
+                               'WHERE kept IS DISTINCT FROM false AND task.id % 20 > 0')",
         "I12";
     /// A claim leases one task more than it returns.
     leased_and_not_told: "quiet",
