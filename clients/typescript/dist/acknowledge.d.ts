@@ -25,5 +25,6 @@ export declare class Acknowledger {
     /** Gives up what could not be reported. The leases of these tasks will expire. */
     abandon(): void;
 }
-/** The statement for a group. It returns the ids of the tasks for which it was accepted. */
-export declare function acknowledgement(group: Ended[]): Statement;
+/** The statements that report a group. The last one returns the ids of the tasks for which it was accepted. The limit on
+ *  waiting for locks is set before the function is called, because its first argument depends on it. */
+export declare function acknowledgement(group: Ended[], lockTimeout: string | null): Statement[];

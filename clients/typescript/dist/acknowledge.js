@@ -1,10 +1,16 @@
 // Reports how attempts ended. Whatever has gathered while the previous report was under way goes together, so there is
 // nothing to wait for when little is going on, and few statements when a lot is.
 import { Connection, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
-import { failed } from "./outcomes.js";
+import { failed, inAscii } from "./outcomes.js";
 import { arrayText } from "./sql.js";
 import { isLeaseLost } from "./task.js";
+/** The SQLSTATE of a statement that has waited too long for a lock. */
+const LOCKED = "55P03";
 const LARGEST_BATCH = 1000;
+/** About how many characters one statement has at most, unless a single report is longer. */
+const LARGEST_STATEMENT = 8_000_000;
+/** A shorter report is not what makes a statement too slow. */
+const LARGE_REPORT = 64_000;
 export class Acknowledger {
     connection;
     outages;
@@ -12,7 +18,9 @@ export class Acknowledger {
     done;
     #waiting = [];
     #count = 0;
-    #busy;
+    #busy = false;
+    /** Called when some ends are acknowledged. */
+    #progressed = () => { };
     #abandoned = new AbortController();
     constructor(connection, outages, logger, 
     /** Called with the tasks whose ends are acknowledged. */
@@ -28,98 +36,153 @@ export class Acknowledger {
     }
     add(task, outcome) {
         this.#count++;
-        this.#waiting.push({ task, outcome });
-        this.#busy ??= this.#run();
+        this.#enqueue({ task, outcome });
     }
     /** Returns when all are acknowledged. */
     async flush() {
-        while (this.#busy)
-            await this.#busy;
+        while (this.#count > 0)
+            await new Promise((resolve) => { this.#progressed = resolve; });
     }
     /** Gives up what could not be reported. The leases of these tasks will expire. */
     abandon() {
         this.#abandoned.abort();
     }
+    #enqueue(ended) {
+        this.#waiting.push(ended);
+        if (!this.#busy)
+            void this.#run();
+    }
     async #run() {
+        this.#busy = true;
         await null; // Handlers that end in the same turn of the event loop go together.
         while (this.#waiting.length > 0) {
-            const batch = this.#next();
-            for (const group of groups(batch))
+            for (const group of groups(this.#next()))
                 await this.#send(group);
-            this.#count -= batch.length;
-            this.done(batch.map((ended) => ended.task));
         }
-        this.#busy = undefined;
+        this.#busy = false;
     }
     /** Two attempts of one task must not share a statement, whose answer names the task alone. */
     #next() {
         const ids = new Set();
-        let size = 0;
-        for (const { task } of this.#waiting) {
-            if (size === LARGEST_BATCH || ids.has(task.id))
+        let length = 0;
+        for (const ended of this.#waiting) {
+            length += lengthOf(ended);
+            if (ids.size === LARGEST_BATCH || ids.has(ended.task.id) || (ids.size > 0 && length > LARGEST_STATEMENT))
                 break;
-            ids.add(task.id);
-            size++;
+            ids.add(ended.task.id);
         }
-        return this.#waiting.splice(0, size);
+        return this.#waiting.splice(0, ids.size);
     }
-    async #send(group) {
-        let repeated = false;
+    /** Reports a group. If the server does not take it, it is halved until the report at fault is alone. `repeated` says
+     *  that an earlier try may have succeeded, because its answer was lost. */
+    async #send(group, repeated = false) {
+        let tries = 0;
         for (let attempt = 0; !this.#abandoned.signal.aborted; attempt++) {
             try {
-                const { text, values } = acknowledgement(group);
-                const accepted = new Set((await this.connection.query(text, values)).map((row) => row.id));
+                const accepted = await this.#report(group);
                 this.outages.worked("acknowledgement");
-                // An earlier try whose answer was lost may have succeeded.
-                if (!repeated)
-                    this.#refused(group.filter(({ task }) => !accepted.has(task.id)));
-                return;
+                return this.#finish(group, accepted, repeated);
             }
             catch (error) {
-                if (isLeaseLost(error)) {
-                    if (!repeated)
-                        this.#refused(group);
-                    return;
-                }
-                if (isConnectionLost(error)) {
+                if (isLeaseLost(error))
+                    return this.#finish(group, new Set(), repeated);
+                const code = sqlState(error) ?? "";
+                const lost = isConnectionLost(error);
+                if (lost && this.connection.sent)
                     repeated = true;
-                }
-                else if (!/^(40|53|55|57|58)/.test(sqlState(error))) {
-                    return this.#isolate(group, error);
+                if (this.connection.sent)
+                    tries++;
+                // A RangeError means that a text is too long for JavaScript.
+                const refused = error instanceof RangeError || (!lost && !/^(3F|40|42|53|55|57|58)/.test(code));
+                const tooMuch = /^(57014|53200|08P01)$/.test(code) || (lost && tries > 1);
+                if (refused || tooMuch || code === LOCKED) {
+                    const half = group.length >> 1;
+                    const [single] = group;
+                    if (half > 0) {
+                        await this.#send(group.slice(0, half), repeated);
+                        return this.#send(group.slice(half), repeated);
+                    }
+                    if (code === LOCKED)
+                        return this.#postpone(single);
+                    // A lost connection is more likely an outage, unless the report is very long.
+                    const large = lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
+                    if (refused || (large && tries > 2))
+                        return this.#replace(single, error, repeated);
                 }
                 this.outages.failed("acknowledgement", describe(error));
                 await backoff(attempt, 10, this.#abandoned.signal);
             }
         }
     }
-    /** PostgreSQL cannot store what a task of this group reports, such as \u0000 in a result. */
-    async #isolate(group, error) {
-        const [{ task, outcome }] = group;
-        if (group.length > 1) {
-            for (const ended of group)
-                await this.#send([ended]);
-        }
-        else if (outcome.verb === "complete") {
-            await this.#send([{ task, outcome: failed(`the result cannot be stored: ${describe(error)}`, "ResultError") }]);
+    /** Returns the ids of the tasks whose report was accepted. */
+    async #report(group) {
+        const statements = acknowledgement(group, "1s");
+        let rows = [];
+        for (const { text, values } of statements)
+            rows = await this.connection.query(text, values);
+        return new Set(rows.map((row) => row.id));
+    }
+    /** A transaction that a handler has left open may have locked its task. It must not delay the reports of others. */
+    #postpone(ended) {
+        setTimeout(() => this.#enqueue(ended), 1000).unref();
+    }
+    /** PostgreSQL cannot store what a task reports, such as \u0000 in a result. */
+    async #replace({ task, outcome }, error, repeated) {
+        if (task.unsentProgress !== null && outcome.verb !== "complete") {
+            this.logger.warn(`queue_ext: task ${task.id}: PostgreSQL cannot store its progress`);
+            task.unsentProgress = null;
         }
         else {
-            this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} failed: ${sqlState(error)}`);
+            const other = replacement(outcome, describe(error));
+            if (other === undefined) {
+                this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} failed: ${sqlState(error)}`);
+                return this.#finish([{ task, outcome }], new Set(), true);
+            }
+            outcome = other;
         }
+        await this.#send([{ task, outcome }], repeated);
     }
-    #refused(group) {
+    #finish(group, accepted, repeated) {
         for (const { task, outcome } of group) {
-            if (task.stopReason !== "lost") {
+            const refused = !accepted.has(task.id);
+            if (outcome.verb === "fail" && outcome.uncommitted) {
+                if (!refused)
+                    this.logger.warn(`queue_ext: task ${task.id}: ${outcome.error}`);
+            }
+            else if (refused && !repeated && task.stopReason !== "lost") {
                 this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} was refused, the lease is lost`);
             }
         }
+        this.#count -= group.length;
+        this.done(group.map((ended) => ended.task));
+        this.#progressed();
     }
+}
+function lengthOf({ task, outcome }) {
+    const text = outcome.verb === "complete" ? outcome.result : outcome.verb === "fail" ? outcome.error : null;
+    return (text?.length ?? 0) + (task.unsentProgress?.length ?? 0);
+}
+/** What is reported in the place of an outcome that the server refuses. */
+function replacement(outcome, reason) {
+    if (outcome.verb === "complete")
+        return failed(`the result cannot be stored: ${reason}`, "ResultError");
+    if (outcome.verb === "release")
+        return failed(`the delay was refused: ${reason}`, "DelayError");
+    if (outcome.verb !== "fail")
+        return undefined;
+    if (outcome.retryIn !== null) {
+        return { ...outcome, retryIn: null, error: `${outcome.error}; the delay was refused: ${reason}` };
+    }
+    // The encoding of the database may not have its characters.
+    const plain = failed(inAscii(outcome.error).slice(0, 10_000), "Error", { permanent: outcome.permanent });
+    return plain.error === outcome.error ? undefined : plain;
 }
 /** Those that one statement can report. */
 function groups(batch) {
     const found = new Map();
     for (const ended of batch) {
         const { outcome, task } = ended;
-        const shared = outcome.verb === "fail" ? `${outcome.permanent} ${outcome.retryIn}`
+        const shared = outcome.verb === "fail" ? `${outcome.permanent} ${outcome.retryIn} ${outcome.uncommitted}`
             : outcome.verb === "release" ? outcome.delay : outcome.verb === "confirm_cancel" ? task.id : "";
         const name = `${outcome.verb} ${shared}`;
         const group = found.get(name);
@@ -130,36 +193,34 @@ function groups(batch) {
     }
     return [...found.values()];
 }
-/** The statement for a group. It returns the ids of the tasks for which it was accepted. */
-export function acknowledgement(group) {
+/** The statements that report a group. The last one returns the ids of the tasks for which it was accepted. The limit on
+ *  waiting for locks is set before the function is called, because its first argument depends on it. */
+export function acknowledgement(group, lockTimeout) {
     const first = group[0].outcome;
-    const values = [
-        arrayText(group.map(({ task }) => task.id)), arrayText(group.map(({ task }) => task.token)),
-    ];
-    const each = (member) => values.push(arrayText(group.map(({ outcome }) => outcome[member])));
-    const leases = "$1::text::bigint[], $2::text::bigint[]";
+    const ids = arrayText(group.map(({ task }) => task.id));
+    const tokens = arrayText(group.map(({ task }) => task.token));
+    const leases = "CASE WHEN s.set IS NOT NULL THEN $1::text::bigint[] END, $2::text::bigint[]";
+    const each = (member) => arrayText(group.map(({ outcome }) => outcome[member]));
+    const statement = (call, ...values) => ({
+        text: `SELECT e.id::text FROM (SELECT set_config('lock_timeout',
+      coalesce($3::text, current_setting('lock_timeout')), true) OFFSET 0) AS s (set), LATERAL ${call}`,
+        values: [ids, tokens, lockTimeout, ...values],
+    });
+    const progress = group.map(({ task }) => task.unsentProgress);
+    const before = first.verb !== "complete" && progress.some((json) => json !== null)
+        ? [statement(`queue.extend_many(${leases}, progress => $4::text::jsonb[]) AS e`, arrayText(progress))] : [];
     switch (first.verb) {
         case "complete":
-            if (group.some(({ outcome }) => outcome.result !== null))
-                each("result");
-            else
-                values.push(null);
-            return { text: `SELECT e.id::text FROM queue.complete_many(${leases}, $3::text::jsonb[]) AS e (id)`, values };
+            return [statement(`queue.complete_many(${leases}, $4::text::jsonb[]) AS e (id)`, group.some(({ outcome }) => outcome.result !== null) ? each("result") : null)];
         case "fail":
-            each("error");
-            each("details");
-            values.push(first.retryIn, String(first.permanent));
-            return {
-                text: `SELECT e.id::text FROM queue.fail_many(${leases}, $3::text::text[], details => $4::text::jsonb[],
-               retry_in => $5::text::interval, permanent => $6::text::boolean) AS e`, values,
-            };
+            return [...before, statement(`queue.fail_many(${leases}, $4::text::text[], details => $5::text::jsonb[], retry_in => $6::text::interval,
+         permanent => $7::text::boolean) AS e`, each("error"), each("details"), first.retryIn, String(first.permanent))];
         case "release":
-            values.push(first.delay);
-            return { text: `SELECT e.id::text FROM queue.release_many(${leases}, $3::text::interval) AS e (id)`, values };
+            return [...before, statement(`queue.release_many(${leases}, $4::text::interval) AS e (id)`, first.delay)];
         case "confirm_cancel":
-            return {
-                text: `SELECT ($1::text::bigint[])[1]::text AS id
-               FROM queue.confirm_cancel(($1::text::bigint[])[1], ($2::text::bigint[])[1])`, values,
-            };
+            return [...before, {
+                    text: `SELECT ($1::text::bigint[])[1]::text AS id
+               FROM queue.confirm_cancel(($1::text::bigint[])[1], ($2::text::bigint[])[1])`, values: [ids, tokens],
+                }];
     }
 }

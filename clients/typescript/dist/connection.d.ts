@@ -20,6 +20,8 @@ export declare class Connection {
     #private;
     /** Whether it was ever open. */
     opened: boolean;
+    /** Whether the last statement was sent: a connection was open. */
+    sent: boolean;
     constructor(options: ConnectionOptions | undefined, name: string);
     /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
     query(text: string, values: unknown[], seconds?: number): Promise<Row[]>;

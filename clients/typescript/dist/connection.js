@@ -7,18 +7,25 @@ export const LONGEST = 2 ** 31 - 1;
 export class Connection {
     /** Whether it was ever open. */
     opened = false;
+    /** Whether the last statement was sent: a connection was open. */
+    sent = false;
     #config;
     #client;
     constructor(options, name) {
         this.#config = {
             fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
             ...(typeof options === "string" ? { connectionString: options } : options),
+            // A parser that the application has set for all of pg may throw, and the rows of a claim would be lost. So all
+            // values arrive as texts.
+            types: { getTypeParser: () => (text) => text },
         };
     }
     /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
     async query(text, values, seconds = 60) {
+        this.sent = false;
         try {
             const client = this.#client ?? await this.#open();
+            this.sent = true;
             // The types of pg do not have query_timeout.
             const query = { text, values, query_timeout: seconds * 1000 };
             return (await client.query(query)).rows;

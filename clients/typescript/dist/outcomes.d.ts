@@ -40,12 +40,17 @@ export interface Failure {
     permanent: boolean;
     /** Whether the handler chose it, by throwing Retry or Discard. */
     chosen?: boolean;
+    /** Whether the handler has completed its task in a transaction that may not have been committed. */
+    uncommitted?: boolean;
     /** What the handler threw. */
     cause?: unknown;
 }
 /** Throws if the result cannot be written as JSON. */
 export declare function completed(result: unknown): Outcome;
-export declare function failed(error: string, type: string, more?: Partial<Failure>): Failure;
+export declare function failed(error: unknown, type: unknown, more?: Partial<Failure>): Failure;
+/** Refused by the server if the transaction was committed. */
+export declare const UNCOMMITTED: Failure;
+export declare function inAscii(text: string): string;
 export declare const RELEASED: Outcome;
 /** The outcome of a handler that threw. Undefined if there is nothing to report. */
 export declare function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined;

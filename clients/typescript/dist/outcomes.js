@@ -1,6 +1,6 @@
 // How an attempt can end, and what a handler throws to choose it.
 import { inspect } from "node:util";
-import { intervalText, jsonText } from "./sql.js";
+import { delayText, jsonText } from "./sql.js";
 /** Ends the attempt as failed. The task is retried after `delay`, or without one after its backoff. */
 export class Retry extends Error {
     delay;
@@ -8,6 +8,8 @@ export class Retry extends Error {
     constructor(delay, message = "the handler asked for a retry") {
         super(message);
         this.delay = delay;
+        if (delay != null)
+            delayText(delay);
     }
 }
 /** Ends the task as failed: it moves to the dead letters without further attempts. */
@@ -21,6 +23,7 @@ export class Snooze extends Error {
     constructor(delay) {
         super("the handler gave the task back");
         this.delay = delay;
+        delayText(delay);
     }
 }
 /** The reason of a task's signal. A handler that stops throws it, as `task.signal.throwIfAborted()` does. */
@@ -37,11 +40,21 @@ export function completed(result) {
     return { verb: "complete", result: jsonText(result) };
 }
 export function failed(error, type, more = {}) {
+    // queue.fail refuses an error of more than 1 MB, and details of more than 64 kB.
+    const name = storable(type, 200) || "Error";
     return {
-        // PostgreSQL stores no NUL character, and queue.fail refuses an error of more than 1 MB.
-        verb: "fail", error: error.replaceAll("\0", "").slice(0, 200_000) || type, details: JSON.stringify({ type }),
-        retryIn: null, permanent: false, ...more,
+        verb: "fail", error: storable(error, 200_000) || name, details: JSON.stringify({ type: name }), retryIn: null,
+        permanent: false, ...more,
     };
+}
+/** Refused by the server if the transaction was committed. */
+export const UNCOMMITTED = failed("the transaction that completed the task was not committed", "Uncommitted", { uncommitted: true });
+export function inAscii(text) {
+    return text.replace(/[^\n -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+/** PostgreSQL stores no NUL character and no half of a surrogate pair. */
+function storable(text, length) {
+    return String(text).slice(0, length).replace(/\0|\p{Surrogate}/gu, "");
 }
 export const RELEASED = { verb: "release", delay: "0" };
 /** The outcome of a handler that threw. Undefined if there is nothing to report. */
@@ -52,22 +65,26 @@ export function outcomeOf(task, error) {
         return { cancelled: { verb: "confirm_cancel" }, shutdown: RELEASED, lost: undefined }[task.stopReason];
     }
     if (error instanceof Retry) {
-        const retryIn = error.delay == null ? null : intervalText(error.delay);
+        const retryIn = error.delay == null ? null : delayText(error.delay);
         return failed(error.message, error.name, { retryIn, chosen: true });
     }
     if (error instanceof Discard)
         return failed(error.message, error.name, { permanent: true, chosen: true });
     if (error instanceof Snooze)
-        return { verb: "release", delay: intervalText(error.delay) };
-    return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, { cause: error });
+        return { verb: "release", delay: delayText(error.delay) };
+    return failed(report(error), error instanceof Error ? error.constructor?.name : typeof error, { cause: error });
+}
+/** An error and its causes, which may form a cycle. */
+function chain(error) {
+    const errors = [error];
+    while (errors.length < 10 && error instanceof Error && error.cause !== undefined)
+        errors.push(error = error.cause);
+    return errors;
 }
 /** Libraries that take a signal throw its reason, or an AbortError of their own. */
 function isStop(error) {
-    return error instanceof Stopped || (error instanceof Error && (error.name === "AbortError" || isStop(error.cause)));
+    return chain(error).some((one) => one instanceof Stopped || (one instanceof Error && one.name === "AbortError"));
 }
 function report(error) {
-    if (!(error instanceof Error))
-        return inspect(error);
-    const stack = error.stack || String(error);
-    return error.cause === undefined ? stack : `${stack}\nCaused by: ${report(error.cause)}`;
+    return chain(error).map((one) => one instanceof Error ? String(one.stack || one) : inspect(one)).join("\nCaused by: ");
 }

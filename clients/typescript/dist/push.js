@@ -1,5 +1,5 @@
 // Adds tasks in the caller's transaction: they exist if and only if it commits.
-import { arrayText, intervalText, jsonText, send } from "./sql.js";
+import { arrayText, intervalText, jsonText, requiredJson, send } from "./sql.js";
 const TYPES = {
     priority: "integer", run_at: "timestamptz", delay: "interval", key: "text", on_duplicate: "text", group_key: "text",
     max_attempts: "integer", headers: "jsonb", after: "bigint[]", backoff: "jsonb", key_ttl: "interval",
@@ -19,12 +19,12 @@ export async function pushMany(connection, queue, payloads, options) {
 }
 /** The statement of a push, for libraries that `push` does not know. It returns one row with the column `id`. */
 export function pushStatement(queue, payload = {}, options = {}) {
-    const { list, values } = named(options, TYPES, [queue, JSON.stringify(payload)]);
+    const { list, values } = named(options, TYPES, [queue, requiredJson(payload)]);
     return { text: `SELECT queue.push($1::text, $2::text::jsonb${list})::text AS id`, values };
 }
 /** The same for `pushMany`. It returns a row for each payload. */
 export function pushManyStatement(queue, payloads, options = {}) {
-    const texts = payloads.map((payload) => JSON.stringify(payload));
+    const texts = Array.from(payloads, (payload) => requiredJson(payload));
     const { list, values } = named(options, TYPES_OF_MANY, [queue, arrayText(texts)]);
     return { text: `SELECT queue.push_many($1::text, $2::text::jsonb[]${list})::text AS id`, values };
 }

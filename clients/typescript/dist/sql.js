@@ -29,6 +29,20 @@ export function arrayText(elements) {
 export function jsonText(value) {
     return value === null ? null : JSON.stringify(value) ?? null;
 }
+/** The same for a value that there must be. */
+export function requiredJson(value) {
+    const text = JSON.stringify(value);
+    if (text === undefined)
+        throw new TypeError("JSON has no value for undefined, functions and symbols");
+    return text;
+}
+/** The text of a delay. Throws if no server would take it: not a number, negative, or longer than 100 years. */
+export function delayText(delay) {
+    const valid = typeof delay === "number" ? delay >= 0 && delay <= 100 * 365 * 86400 : typeof delay === "string";
+    if (!valid)
+        throw new RangeError("a delay is an SQL interval or a number of seconds from 0 to 100 years");
+    return intervalText(delay);
+}
 export function intervalText(interval) {
     return typeof interval === "number" ? `${interval} seconds` : interval;
 }

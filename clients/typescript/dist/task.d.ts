@@ -28,7 +28,7 @@ export declare class Task<Payload = any> {
     get lease_until(): Date;
     /** Aborted when the handler should stop. Its reason is a `Stopped`. */
     get signal(): AbortSignal;
-    /** Reports any JSON value as the progress of the task, with the next heartbeat. */
+    /** Reports any JSON value as the progress of the task, with the next heartbeat, or with the report of its end. */
     setProgress(value: unknown): void;
     /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
     complete(connection: Queryable, result?: unknown): Promise<void>;

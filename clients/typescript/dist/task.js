@@ -1,6 +1,6 @@
 // A claimed task, as its handler sees it. The columns keep their SQL names.
 import { Stopped } from "./outcomes.js";
-import { jsonText, send } from "./sql.js";
+import { jsonText, requiredJson, send } from "./sql.js";
 const LEASE_LOST = ["QX001", "QX003"];
 export class Task {
     /** A bigint, as a string. */
@@ -18,6 +18,8 @@ export class Task {
     group_key;
     /** What an earlier attempt last reported as progress. */
     progress;
+    /** The progress that the handler has reported last, as JSON. @internal */
+    unsentProgress = null;
     /** The reason for which the task should stop. @internal */
     stopReason;
     /** Whether the handler has completed the task itself. @internal */
@@ -33,16 +35,20 @@ export class Task {
         this.token = row.token;
         this.queue = row.queue;
         this.kind = row.kind;
-        this.payload = row.payload;
-        this.headers = row.headers;
-        this.attempt = row.attempt;
-        this.max_attempts = row.max_attempts;
-        this.priority = row.priority;
+        this.attempt = Number(row.attempt);
+        this.max_attempts = Number(row.max_attempts);
+        this.priority = Number(row.priority);
         this.key = row.key;
         this.group_key = row.group_key;
-        this.progress = row.progress;
         this.#row = row;
         this.#lease = lease;
+    }
+    /** Reads the JSON columns. Called with the handler, so that an error fails this attempt alone. @internal */
+    parse() {
+        for (const column of ["payload", "headers", "progress"]) {
+            const text = this.#row[column];
+            Object.defineProperty(this, column, { value: text === null ? null : JSON.parse(text), enumerable: true });
+        }
     }
     get run_at() { return new Date(this.#row.run_at * 1000); }
     get created_at() { return new Date(this.#row.created_at * 1000); }
@@ -58,9 +64,11 @@ export class Task {
         }
         return this.#controller.signal;
     }
-    /** Reports any JSON value as the progress of the task, with the next heartbeat. */
+    /** Reports any JSON value as the progress of the task, with the next heartbeat, or with the report of its end. */
     setProgress(value) {
-        this.#lease?.progress(this, JSON.stringify(value));
+        const json = requiredJson(value);
+        this.unsentProgress = json;
+        this.#lease?.progress(this, json);
     }
     /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
     async complete(connection, result) {

@@ -27,6 +27,8 @@ export const LONGEST = 2 ** 31 - 1;
 export class Connection {
   /** Whether it was ever open. */
   opened = false;
+  /** Whether the last statement was sent: a connection was open. */
+  sent = false;
   readonly #config: object;
   #client: pg.Client | undefined;
 
@@ -34,13 +36,18 @@ export class Connection {
     this.#config = {
       fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
       ...(typeof options === "string" ? { connectionString: options } : options),
+      // A parser that the application has set for all of pg may throw, and the rows of a claim would be lost. So all
+      // values arrive as texts.
+      types: { getTypeParser: () => (text: string) => text },
     };
   }
 
   /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
   async query(text: string, values: unknown[], seconds = 60): Promise<Row[]> {
+    this.sent = false;
     try {
       const client = this.#client ?? await this.#open();
+      this.sent = true;
       // The types of pg do not have query_timeout.
       const query = { text, values, query_timeout: seconds * 1000 } as pg.QueryConfig;
       return (await client.query<Row>(query)).rows;

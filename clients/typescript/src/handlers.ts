@@ -25,13 +25,18 @@ export class Handlers {
       return failed(`no handler for ${task.kind === null ? "tasks without a kind" : `kind "${task.kind}"`}`, "NoHandler");
     }
     try {
+      task.parse();
       const call = this.around.reduceRight<() => Promise<unknown>>(
         (inner, around) => () => around(task, inner), async () => handler(task));
       const result = await call();
       return task.completed ? undefined : completed(result);
     } catch (error) {
       if (task.refused) this.logger.warn(`queue_ext: task ${task.id}: complete was refused, the lease is lost`);
-      return outcomeOf(task, error);
+      try {
+        return outcomeOf(task, error);
+      } catch { // What a handler throws may have getters and methods that throw.
+        return failed("the handler threw an error that cannot be described", "Error");
+      }
     }
   }
 }

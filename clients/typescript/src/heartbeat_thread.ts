@@ -136,11 +136,12 @@ async function extend(batch: Held[], pace: number): Promise<void> {
   for (const row of rows) {
     const held = newest.get(row.id)!;
     kept.add(held);
-    granted(held, row.seconds, since);
+    granted(held, Number(row.seconds), since);
     held.locked = false;
     if (held.progress === progress[batch.indexOf(held)]) held.progress = null;
-    if (row.cancel_requested && !held.cancelled) cancelled.push(held.key);
-    held.cancelled = row.cancel_requested;
+    const cancelledNow = row.cancel_requested === "t";
+    if (cancelledNow && !held.cancelled) cancelled.push(held.key);
+    held.cancelled = cancelledNow;
   }
   if (cancelled.length > 0) report({ stop: cancelled, reason: "cancelled" });
   // Of these some may have ended, or been paused, while the statement was under way.

@@ -1,7 +1,7 @@
 // How an attempt can end, and what a handler throws to choose it.
 
 import { inspect } from "node:util";
-import { intervalText, jsonText } from "./sql.js";
+import { delayText, jsonText } from "./sql.js";
 import type { Interval } from "./sql.js";
 import type { Task } from "./task.js";
 
@@ -10,6 +10,7 @@ export class Retry extends Error {
   override readonly name = "Retry";
   constructor(readonly delay?: Interval | null, message = "the handler asked for a retry") {
     super(message);
+    if (delay != null) delayText(delay);
   }
 }
 
@@ -23,6 +24,7 @@ export class Snooze extends Error {
   override readonly name = "Snooze";
   constructor(readonly delay: Interval) {
     super("the handler gave the task back");
+    delayText(delay);
   }
 }
 
@@ -50,6 +52,8 @@ export interface Failure {
   permanent: boolean;
   /** Whether the handler chose it, by throwing Retry or Discard. */
   chosen?: boolean;
+  /** Whether the handler has completed its task in a transaction that may not have been committed. */
+  uncommitted?: boolean;
   /** What the handler threw. */
   cause?: unknown;
 }
@@ -59,12 +63,26 @@ export function completed(result: unknown): Outcome {
   return { verb: "complete", result: jsonText(result) };
 }
 
-export function failed(error: string, type: string, more: Partial<Failure> = {}): Failure {
+export function failed(error: unknown, type: unknown, more: Partial<Failure> = {}): Failure {
+  // queue.fail refuses an error of more than 1 MB, and details of more than 64 kB.
+  const name = storable(type, 200) || "Error";
   return {
-    // PostgreSQL stores no NUL character, and queue.fail refuses an error of more than 1 MB.
-    verb: "fail", error: error.replaceAll("\0", "").slice(0, 200_000) || type, details: JSON.stringify({ type }),
-    retryIn: null, permanent: false, ...more,
+    verb: "fail", error: storable(error, 200_000) || name, details: JSON.stringify({ type: name }), retryIn: null,
+    permanent: false, ...more,
   };
+}
+
+/** Refused by the server if the transaction was committed. */
+export const UNCOMMITTED = failed(
+  "the transaction that completed the task was not committed", "Uncommitted", { uncommitted: true });
+
+export function inAscii(text: string): string {
+  return text.replace(/[^\n -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** PostgreSQL stores no NUL character and no half of a surrogate pair. */
+function storable(text: unknown, length: number): string {
+  return String(text).slice(0, length).replace(/\0|\p{Surrogate}/gu, "");
 }
 
 export const RELEASED: Outcome = { verb: "release", delay: "0" };
@@ -76,21 +94,26 @@ export function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined 
     return { cancelled: { verb: "confirm_cancel" } as const, shutdown: RELEASED, lost: undefined }[task.stopReason];
   }
   if (error instanceof Retry) {
-    const retryIn = error.delay == null ? null : intervalText(error.delay);
+    const retryIn = error.delay == null ? null : delayText(error.delay);
     return failed(error.message, error.name, { retryIn, chosen: true });
   }
   if (error instanceof Discard) return failed(error.message, error.name, { permanent: true, chosen: true });
-  if (error instanceof Snooze) return { verb: "release", delay: intervalText(error.delay) };
-  return failed(report(error), error instanceof Error ? error.constructor.name : typeof error, { cause: error });
+  if (error instanceof Snooze) return { verb: "release", delay: delayText(error.delay) };
+  return failed(report(error), error instanceof Error ? error.constructor?.name : typeof error, { cause: error });
+}
+
+/** An error and its causes, which may form a cycle. */
+function chain(error: unknown): unknown[] {
+  const errors = [error];
+  while (errors.length < 10 && error instanceof Error && error.cause !== undefined) errors.push(error = error.cause);
+  return errors;
 }
 
 /** Libraries that take a signal throw its reason, or an AbortError of their own. */
 function isStop(error: unknown): boolean {
-  return error instanceof Stopped || (error instanceof Error && (error.name === "AbortError" || isStop(error.cause)));
+  return chain(error).some((one) => one instanceof Stopped || (one instanceof Error && one.name === "AbortError"));
 }
 
 function report(error: unknown): string {
-  if (!(error instanceof Error)) return inspect(error);
-  const stack = error.stack || String(error);
-  return error.cause === undefined ? stack : `${stack}\nCaused by: ${report(error.cause)}`;
+  return chain(error).map((one) => one instanceof Error ? String(one.stack || one) : inspect(one)).join("\nCaused by: ");
 }

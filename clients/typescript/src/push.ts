@@ -1,6 +1,6 @@
 // Adds tasks in the caller's transaction: they exist if and only if it commits.
 
-import { arrayText, intervalText, jsonText, send } from "./sql.js";
+import { arrayText, intervalText, jsonText, requiredJson, send } from "./sql.js";
 import type { Interval, Queryable, Statement } from "./sql.js";
 
 /** The arguments of queue.push, with their SQL names. What is undefined is not sent. */
@@ -59,7 +59,7 @@ export async function pushMany(
 
 /** The statement of a push, for libraries that `push` does not know. It returns one row with the column `id`. */
 export function pushStatement(queue: string, payload: unknown = {}, options: PushOptions = {}): Statement {
-  const { list, values } = named(options, TYPES, [queue, JSON.stringify(payload)]);
+  const { list, values } = named(options, TYPES, [queue, requiredJson(payload)]);
   return { text: `SELECT queue.push($1::text, $2::text::jsonb${list})::text AS id`, values };
 }
 
@@ -67,7 +67,7 @@ export function pushStatement(queue: string, payload: unknown = {}, options: Pus
 export function pushManyStatement(
   queue: string, payloads: readonly unknown[], options: PushManyOptions = {},
 ): Statement {
-  const texts = payloads.map((payload) => JSON.stringify(payload));
+  const texts = Array.from(payloads, (payload) => requiredJson(payload));
   const { list, values } = named(options, TYPES_OF_MANY, [queue, arrayText(texts)]);
   return { text: `SELECT queue.push_many($1::text, $2::text::jsonb[]${list})::text AS id`, values };
 }

@@ -44,8 +44,22 @@ export function jsonText(value: unknown): string | null {
   return value === null ? null : JSON.stringify(value) ?? null;
 }
 
+/** The same for a value that there must be. */
+export function requiredJson(value: unknown): string {
+  const text = JSON.stringify(value);
+  if (text === undefined) throw new TypeError("JSON has no value for undefined, functions and symbols");
+  return text;
+}
+
 /** A PostgreSQL interval, such as "5 minutes", or a number of seconds. */
 export type Interval = string | number;
+
+/** The text of a delay. Throws if no server would take it: not a number, negative, or longer than 100 years. */
+export function delayText(delay: Interval): string {
+  const valid = typeof delay === "number" ? delay >= 0 && delay <= 100 * 365 * 86400 : typeof delay === "string";
+  if (!valid) throw new RangeError("a delay is an SQL interval or a number of seconds from 0 to 100 years");
+  return intervalText(delay);
+}
 
 export function intervalText(interval: Interval): string {
   return typeof interval === "number" ? `${interval} seconds` : interval;

@@ -2,7 +2,7 @@
 
 import { Stopped } from "./outcomes.js";
 import type { StopReason } from "./outcomes.js";
-import { jsonText, send } from "./sql.js";
+import { jsonText, requiredJson, send } from "./sql.js";
 import type { Queryable, Row } from "./sql.js";
 
 /** What the heartbeat does for a task. */
@@ -21,16 +21,18 @@ export class Task<Payload = any> {
   readonly token: string;
   readonly queue: string;
   readonly kind: string | null;
-  readonly payload: Payload;
-  readonly headers: Record<string, any> | null;
+  readonly payload!: Payload;
+  readonly headers!: Record<string, any> | null;
   readonly attempt: number;
   readonly max_attempts: number;
   readonly priority: number;
   readonly key: string | null;
   readonly group_key: string | null;
   /** What an earlier attempt last reported as progress. */
-  readonly progress: any;
+  readonly progress!: any;
 
+  /** The progress that the handler has reported last, as JSON. @internal */
+  unsentProgress: string | null = null;
   /** The reason for which the task should stop. @internal */
   stopReason: StopReason | undefined;
   /** Whether the handler has completed the task itself. @internal */
@@ -48,16 +50,21 @@ export class Task<Payload = any> {
     this.token = row.token;
     this.queue = row.queue;
     this.kind = row.kind;
-    this.payload = row.payload;
-    this.headers = row.headers;
-    this.attempt = row.attempt;
-    this.max_attempts = row.max_attempts;
-    this.priority = row.priority;
+    this.attempt = Number(row.attempt);
+    this.max_attempts = Number(row.max_attempts);
+    this.priority = Number(row.priority);
     this.key = row.key;
     this.group_key = row.group_key;
-    this.progress = row.progress;
     this.#row = row;
     this.#lease = lease;
+  }
+
+  /** Reads the JSON columns. Called with the handler, so that an error fails this attempt alone. @internal */
+  parse(): void {
+    for (const column of ["payload", "headers", "progress"]) {
+      const text = this.#row[column];
+      Object.defineProperty(this, column, { value: text === null ? null : JSON.parse(text), enumerable: true });
+    }
   }
 
   get run_at(): Date { return new Date(this.#row.run_at * 1000); }
@@ -75,9 +82,11 @@ export class Task<Payload = any> {
     return this.#controller.signal;
   }
 
-  /** Reports any JSON value as the progress of the task, with the next heartbeat. */
+  /** Reports any JSON value as the progress of the task, with the next heartbeat, or with the report of its end. */
   setProgress(value: unknown): void {
-    this.#lease?.progress(this, JSON.stringify(value));
+    const json = requiredJson(value);
+    this.unsentProgress = json;
+    this.#lease?.progress(this, json);
   }
 
   /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */

@@ -147,7 +147,8 @@ export class Worker {
         // After an error in a statement PostgreSQL takes no others, until what the handler did is rolled back.
         await sql("RELEASE SAVEPOINT queue_ext_task").catch(() => sql("ROLLBACK TO SAVEPOINT queue_ext_task"));
       }
-      if (outcome !== undefined) await send(connection, acknowledgement([{ task, outcome }]));
+      if (outcome === undefined) continue;
+      for (const statement of acknowledgement([{ task, outcome }], null)) await send(connection, statement);
     }
   }
 
@@ -192,7 +193,7 @@ export class Worker {
     if (rows.length === 0) return 0;
     const tasks = rows.map((row) => new Task(row, this.#heartbeat));
     // Before the first handler runs, which may block the event loop.
-    this.#heartbeat.hold(tasks, rows.map((row) => row.lease_seconds), since);
+    this.#heartbeat.hold(tasks, rows.map((row) => Number(row.lease_seconds)), since);
     for (const task of tasks) {
       // The server has ended the lease of an earlier attempt whose handler is still running here.
       const earlier = this.#held.get(task.id);

@@ -201,6 +201,13 @@ test("an option that a push does not have is refused", () => {
   assert.throws(() => pushStatement("mail", {}, { toString: 1 }), TypeError);
 });
 
+test("a push refuses what is no JSON value", async () => {
+  for (const value of [() => 1, Symbol("a")]) assert.throws(() => pushStatement("mail", value), TypeError);
+  for (const values of [[undefined], [1, () => 1], new Array(1)]) {
+    assert.throws(() => pushManyStatement("mail", values), TypeError);
+  }
+});
+
 test("a refused push reports its SQLSTATE", async () => {
   await assert.rejects(push(db, "no such queue"), { code: "QX002" });
 });
@@ -348,6 +355,175 @@ test("a handler that has locked its task in a transaction does not cost other ta
     end();
     for (const id of others) assert.equal((await untilState(id, "completed")).attempt, 1);
     await untilState(locking, "completed");
+  });
+  await own.end();
+});
+
+test("type parsers of the application do not read the rows of a claim", async () => {
+  const queue = await newQueue();
+  const ids = await pushMany(db, queue, [{ n: 1 }, "x", null], { kind: "echo", headers: { h: [1] } });
+  const types = [16, 20, 23, 701, 3802]; // boolean, bigint, integer, float8, jsonb
+  const parsers = types.map((type) => pg.types.getTypeParser(type));
+  const found = new Map();
+  for (const type of types) pg.types.setTypeParser(type, () => { throw new Error("an answer cannot be read"); });
+  try {
+    await working(queue, {}, {
+      echo: (task) => { found.set(task.id, task); },
+    }, () => eventually("all have run", () => found.size === 3));
+  } finally {
+    types.forEach((type, i) => pg.types.setTypeParser(type, parsers[i]));
+  }
+  const tasks = ids.map((id) => found.get(id));
+  assert.deepEqual(tasks.map((task) => task.payload), [{ n: 1 }, "x", null]);
+  const { headers, attempt, priority, progress } = { ...tasks[0] };
+  assert.deepEqual({ headers, attempt, priority, progress }, { headers: { h: [1] }, attempt: 1, priority: 0, progress: null });
+  for (const id of ids) assert.equal((await get(id)).state, "completed");
+});
+
+/** Errors that are hard to describe, and the type that is stored for them. */
+const ODD_ERRORS = {
+  "a cycle of causes": ["Error", () => {
+    const error = new Error("boom");
+    error.cause = error;
+    return error;
+  }],
+  "a stack that is no string": ["Error", () => Object.assign(new Error("boom"), { stack: ["a", "b"] })],
+  "a stack that throws": ["Error", () => Object.defineProperty(new Error("boom"), "stack", { get() { throw 1; } })],
+  "a message that is no string": ["Discard", () => Object.assign(new Discard("never"), { message: { a: 1 } })],
+  "no constructor": ["undefined", () => Object.assign(new Error("boom"), { constructor: undefined })],
+  "a name that cannot be stored": ["ab", () => Object.assign(new Error("boom"), { constructor: { name: "a\0\ud800b" } })],
+  "a text that cannot be stored": ["Error", () => new Error("\0\ud800")],
+  "a revoked proxy": ["Error", () => {
+    const { proxy, revoke } = Proxy.revocable(new Error("boom"), {});
+    revoke();
+    return proxy;
+  }],
+};
+
+test("an error that is hard to describe is a failed attempt", async () => {
+  const queue = await newQueue();
+  const odd = Object.keys(ODD_ERRORS);
+  const ids = await pushMany(db, queue, odd, { kind: "odd", max_attempts: 1 });
+  await working(queue, {}, { odd: (task) => { throw ODD_ERRORS[task.payload][1](); } }, async () => {
+    for (const [i, id] of ids.entries()) {
+      const { errors } = await untilState(id, "failed");
+      assert.equal(errors[0].details.type, ODD_ERRORS[odd[i]][0], odd[i]);
+    }
+  });
+});
+
+test("a delay that no server takes is a failed attempt", async () => {
+  const queue = await newQueue();
+  const thrown = {
+    nan: () => new Snooze(NaN), negative: () => new Snooze(-5), long: () => new Snooze(1e12), none: () => new Snooze(),
+    retry: () => new Retry(Infinity, "later"), text: () => new Retry("soon", "later"), past: () => new Snooze("-1 hour"),
+  };
+  const ids = await pushMany(db, queue, Object.keys(thrown), { kind: "delay", max_attempts: 1 });
+  await working(queue, {}, { delay: (task) => { throw thrown[task.payload](); } }, async () => {
+    const errors = [];
+    for (const id of ids) errors.push((await untilState(id, "failed")).errors[0].error.split("\n")[0]);
+    for (const error of errors.slice(0, 5)) assert.match(error, /^RangeError: a delay is/);
+    assert.match(errors[5], /^later; the delay was refused: .*"soon"/);
+    assert.match(errors[6], /the delay was refused/);
+  });
+});
+
+/** Reports results through a server that refuses statements. `refuse` returns the SQLSTATE for a statement, or nothing.
+ *  Returns the ids with what was stored for them. */
+async function reported(results, refuse) {
+  const { Acknowledger } = await import(pathToFileURL(join(dirname(client), "acknowledge.js")).href);
+  const stored = {};
+  const connection = {
+    sent: true,
+    async query(text, values) {
+      const code = refuse(values);
+      if (code) throw Object.assign(new pg.DatabaseError("refused", 0, "error"), { code });
+      const ids = values[0].match(/\d+/g);
+      for (const id of ids) stored[id] = /complete_many/.test(text) ? "completed" : values[3];
+      return ids.map((id) => ({ id }));
+    },
+  };
+  const acknowledger = new Acknowledger(connection, { failed() {}, worked() {} }, silent, () => {});
+  for (const [i, result] of results.entries()) {
+    const task = { id: String(i), token: String(i), unsentProgress: null };
+    acknowledger.add(task, { verb: "complete", result: JSON.stringify(result) });
+  }
+  await acknowledger.flush();
+  return stored;
+}
+
+test("reports that are too much for one statement are sent in smaller groups", async () => {
+  const length = (values) => values.join("").length;
+  const large = Array(20).fill("x".repeat(100_000));
+  for (const code of ["57014", "53200", "08P01"]) {
+    const stored = await reported(large, (values) => length(values) > 150_000 && code);
+    assert.deepEqual(new Set(Object.values(stored)), new Set(["completed"]), code);
+  }
+  const lengths = [];
+  await reported(Array(6).fill("x".repeat(3_000_000)), (values) => { lengths.push(length(values)); });
+  assert.ok(Math.max(...lengths) < 8_100_000, String(lengths));
+});
+
+test("a result that the server never takes becomes a failure, and harms no others", async () => {
+  const results = ["small", "x".repeat(100_000), "small"];
+  const stored = await reported(results, (values) => values.join("").length > 50_000 && "57014");
+  assert.deepEqual([stored[0], stored[2]], ["completed", "completed"]);
+  assert.match(stored[1], /^\{"the result cannot be stored/);
+});
+
+test("results are kept during an outage and while the worker has no right", async () => {
+  for (const code of ["57014", "42501", "57P01", "08006"]) {
+    let left = 4;
+    const stored = await reported(["a", "b"], () => left-- > 0 && code);
+    assert.deepEqual(stored, { 0: "completed", 1: "completed" }, code);
+  }
+});
+
+test("progress that is set just before the end of the attempt reaches the next one", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "work" });
+  const other = await push(db, queue, {}, { kind: "other" });
+  const found = [];
+  await working(queue, { heartbeat: 60 }, {
+    work: (task) => {
+      found.push(task.progress);
+      if (task.attempt === 3) return;
+      task.setProgress({ page: task.attempt });
+      throw new Retry(0, "later");
+    },
+    other: (task) => {
+      if (task.attempt > 1) return task.progress;
+      assert.throws(() => task.setProgress(undefined), TypeError);
+      task.setProgress("\0");
+      throw new Error("boom");
+    },
+  }, async () => {
+    await untilState(id, "completed");
+    assert.equal((await untilState(other, "completed")).attempt, 2);
+  });
+  assert.deepEqual(found, [null, { page: 1 }, { page: 2 }]);
+});
+
+test("a report whose task is locked does not delay those of others", async () => {
+  const queue = await newQueue();
+  const [locked, ...others] = await pushMany(db, queue, [0, 1, 2, 3], { kind: "work" });
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, {}, {
+    work: async (task) => {
+      if (task.id === locked) {
+        await own.query("BEGIN");
+        await own.query("SELECT queue.assert_lease($1, $2)", [task.id, task.token]);
+        end();
+      }
+      await ended;
+    },
+  }, async () => {
+    for (const id of others) await untilState(id, "completed");
+    await own.query("ROLLBACK");
+    assert.equal((await untilState(locked, "completed")).attempt, 1);
   });
   await own.end();
 });
