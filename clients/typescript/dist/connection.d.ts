@@ -23,6 +23,8 @@ export declare class Connection {
     /** Whether the last statement was sent: a connection was open. */
     sent: boolean;
     constructor(options: ConnectionOptions | undefined, name: string);
+    /** Opens it unless it is open. */
+    open(): Promise<void>;
     /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
     query(text: string, values: unknown[], seconds?: number): Promise<Row[]>;
     /** Asks the server to cancel the statement that is running. It may come too late, or too early. */

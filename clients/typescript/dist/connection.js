@@ -12,6 +12,10 @@ export class Connection {
     #config;
     #client;
     constructor(options, name) {
+        const string = typeof options === "string" ? options : options?.connectionString;
+        if (string && !/^(\/|[a-z][a-z0-9+.-]*:\/\/)/i.test(string)) {
+            throw new TypeError("pg reads connection strings of the form postgresql://user@host:port/database only");
+        }
         this.#config = {
             fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
             ...(typeof options === "string" ? { connectionString: options } : options),
@@ -19,6 +23,27 @@ export class Connection {
             // values arrive as texts.
             types: { getTypeParser: () => (text) => text },
         };
+        // It reads the string, and may refuse it in a text that has the password.
+        let host;
+        try {
+            host = new pg.Client(this.#config).host;
+        }
+        catch {
+            throw new TypeError("pg cannot read the connection string");
+        }
+        if (host.includes(","))
+            throw new TypeError("pg connects to one host only");
+    }
+    /** Opens it unless it is open. */
+    async open() {
+        try {
+            if (this.#client === undefined)
+                await this.#open();
+        }
+        catch (error) {
+            this.drop();
+            throw error;
+        }
     }
     /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */
     async query(text, values, seconds = 60) {

@@ -1,5 +1,5 @@
 // The handlers of a worker by kind, and what a call of one comes to.
-import { completed, failed, outcomeOf } from "./outcomes.js";
+import { UNCOMMITTED, completed, failed, outcomeOf } from "./outcomes.js";
 export class Handlers {
     logger;
     around;
@@ -22,7 +22,7 @@ export class Handlers {
             task.parse();
             const call = this.around.reduceRight((inner, around) => () => around(task, inner), async () => handler(task));
             const result = await call();
-            return task.completed ? undefined : completed(result);
+            return task.completed ? UNCOMMITTED : completed(result);
         }
         catch (error) {
             if (task.refused)

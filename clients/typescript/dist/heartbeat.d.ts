@@ -12,8 +12,8 @@ export type Order = {
 } | {
     drop: string[];
 } | {
-    pause: string;
-    paused: boolean;
+    completing: string;
+    begun: boolean;
 } | {
     progress: string;
     json: string;
@@ -41,12 +41,13 @@ export interface HeartbeatOptions {
 }
 export declare class Heartbeat implements Lease {
     #private;
+    /** Resolves when the connection of the thread was open for the first time. */
+    readonly opened: Promise<void>;
     constructor(options: HeartbeatOptions, report: (report: Report) => void, failed: (error: Error) => void);
     /** Extends these leases, which were granted for so many seconds by a statement that was sent at `since`. */
     hold(tasks: Task[], seconds: number[], since: number): void;
     drop(tasks: Task[]): void;
-    pause(task: Task): void;
-    resume(task: Task): void;
+    completing(task: Task, begun: boolean): void;
     progress(task: Task, json: string): void;
     end(): Promise<void>;
 }

@@ -2,11 +2,17 @@
 // lose leases.
 import { Worker as Thread } from "node:worker_threads";
 export class Heartbeat {
+    /** Resolves when the connection of the thread was open for the first time. */
+    opened;
     #thread;
     #ended;
     constructor(options, report, failed) {
         this.#thread = new Thread(new URL("./heartbeat_thread.js", import.meta.url), { workerData: options });
-        this.#thread.on("message", report);
+        this.opened = new Promise((resolve) => this.#thread.on("message", (message) => {
+            if ("worked" in message)
+                resolve();
+            report(message);
+        }));
         this.#thread.on("error", failed);
         this.#ended = new Promise((resolve) => this.#thread.once("exit", resolve));
     }
@@ -19,11 +25,8 @@ export class Heartbeat {
     drop(tasks) {
         this.#send({ drop: tasks.map(keyOf) });
     }
-    pause(task) {
-        this.#send({ pause: keyOf(task), paused: true });
-    }
-    resume(task) {
-        this.#send({ pause: keyOf(task), paused: false });
+    completing(task, begun) {
+        this.#send({ completing: keyOf(task), begun });
     }
     progress(task, json) {
         this.#send({ progress: keyOf(task), json });

@@ -1,8 +1,7 @@
 import type { Queryable } from "./sql.js";
 /** What the heartbeat does for a task. */
 export interface Lease {
-    pause(task: Task): void;
-    resume(task: Task): void;
+    completing(task: Task, begun: boolean): void;
     progress(task: Task, json: string): void;
 }
 export declare class Task<Payload = any> {

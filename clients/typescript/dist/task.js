@@ -73,7 +73,7 @@ export class Task {
     /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
     async complete(connection, result) {
         // From now on the caller's transaction locks the task, and a heartbeat would wait for that transaction.
-        this.#lease?.pause(this);
+        this.#lease?.completing(this, true);
         this.completed = true;
         try {
             await send(connection, {
@@ -88,7 +88,7 @@ export class Task {
                 this.stop("lost");
             }
             else {
-                this.#lease?.resume(this);
+                this.#lease?.completing(this, false);
             }
             throw error;
         }

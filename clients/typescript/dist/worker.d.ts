@@ -32,8 +32,10 @@ export declare class Worker {
     /** Claims nothing more and lets the running tasks end; called a second time, gives them back at once. */
     stop(): void;
     /** Runs all due tasks one after the other on the caller's connection, in its transaction, and returns how many. For
-     *  tests: with `raise` the first error of a handler is thrown instead of reported. */
-    drain(connection: Queryable, { raise }?: {
+     *  tests: with `raise` the first error of a handler is thrown instead of reported. What a handler has written before its
+     *  error is rolled back. Throws after `limit` tasks. */
+    drain(connection: Queryable, { raise, limit }?: {
         raise?: boolean | undefined;
+        limit?: number | undefined;
     }): Promise<number>;
 }

@@ -33,6 +33,10 @@ export class Connection {
   #client: pg.Client | undefined;
 
   constructor(options: ConnectionOptions | undefined, name: string) {
+    const string = typeof options === "string" ? options : options?.connectionString;
+    if (string && !/^(\/|[a-z][a-z0-9+.-]*:\/\/)/i.test(string)) {
+      throw new TypeError("pg reads connection strings of the form postgresql://user@host:port/database only");
+    }
     this.#config = {
       fallback_application_name: name, connectionTimeoutMillis: 10_000, keepAlive: true,
       ...(typeof options === "string" ? { connectionString: options } : options),
@@ -40,6 +44,24 @@ export class Connection {
       // values arrive as texts.
       types: { getTypeParser: () => (text: string) => text },
     };
+    // It reads the string, and may refuse it in a text that has the password.
+    let host: string;
+    try {
+      host = new pg.Client(this.#config).host;
+    } catch {
+      throw new TypeError("pg cannot read the connection string");
+    }
+    if (host.includes(",")) throw new TypeError("pg connects to one host only");
+  }
+
+  /** Opens it unless it is open. */
+  async open(): Promise<void> {
+    try {
+      if (this.#client === undefined) await this.#open();
+    } catch (error) {
+      this.drop();
+      throw error;
+    }
   }
 
   /** Sends one statement, outside of a transaction block. Without an answer in time the connection counts as lost. */

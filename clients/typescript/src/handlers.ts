@@ -1,7 +1,7 @@
 // The handlers of a worker by kind, and what a call of one comes to.
 
 import type { Logger } from "./connection.js";
-import { completed, failed, outcomeOf } from "./outcomes.js";
+import { UNCOMMITTED, completed, failed, outcomeOf } from "./outcomes.js";
 import type { Outcome } from "./outcomes.js";
 import type { Task } from "./task.js";
 
@@ -29,7 +29,7 @@ export class Handlers {
       const call = this.around.reduceRight<() => Promise<unknown>>(
         (inner, around) => () => around(task, inner), async () => handler(task));
       const result = await call();
-      return task.completed ? undefined : completed(result);
+      return task.completed ? UNCOMMITTED : completed(result);
     } catch (error) {
       if (task.refused) this.logger.warn(`queue_ext: task ${task.id}: complete was refused, the lease is lost`);
       try {

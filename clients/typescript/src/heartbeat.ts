@@ -9,7 +9,7 @@ import type { Lease, Task } from "./task.js";
 export type Order =
   | { hold: { key: string; id: string; token: string; seconds: number; since: number }[] }
   | { drop: string[] }
-  | { pause: string; paused: boolean }
+  | { completing: string; begun: boolean }
   | { progress: string; json: string }
   | { end: true };
 
@@ -30,12 +30,17 @@ export interface HeartbeatOptions {
 }
 
 export class Heartbeat implements Lease {
+  /** Resolves when the connection of the thread was open for the first time. */
+  readonly opened: Promise<void>;
   readonly #thread: Thread;
   readonly #ended: Promise<unknown>;
 
   constructor(options: HeartbeatOptions, report: (report: Report) => void, failed: (error: Error) => void) {
     this.#thread = new Thread(new URL("./heartbeat_thread.js", import.meta.url), { workerData: options });
-    this.#thread.on("message", report);
+    this.opened = new Promise((resolve) => this.#thread.on("message", (message: Report) => {
+      if ("worked" in message) resolve();
+      report(message);
+    }));
     this.#thread.on("error", failed);
     this.#ended = new Promise((resolve) => this.#thread.once("exit", resolve));
   }
@@ -51,12 +56,8 @@ export class Heartbeat implements Lease {
     this.#send({ drop: tasks.map(keyOf) });
   }
 
-  pause(task: Task): void {
-    this.#send({ pause: keyOf(task), paused: true });
-  }
-
-  resume(task: Task): void {
-    this.#send({ pause: keyOf(task), paused: false });
+  completing(task: Task, begun: boolean): void {
+    this.#send({ completing: keyOf(task), begun });
   }
 
   progress(task: Task, json: string): void {

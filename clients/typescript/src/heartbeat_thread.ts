@@ -18,8 +18,9 @@ interface Held {
   pace: number;
   progress: string | null;
   cancelled: boolean;
-  /** The handler is completing it. */
-  paused: boolean;
+  /** The handler has completed it in a transaction, which locks the task and may be rolled back. It is extended alone and
+   *  does not wait for the lock. It is not lost: if nothing is extended, the transaction was committed. */
+  completing: boolean;
   /** Another transaction had locked the task, so it is extended alone. */
   locked: boolean;
 }
@@ -41,16 +42,16 @@ port.on("message", (order: Order) => {
   if ("hold" in order) {
     for (const { key, id, token, seconds, since } of order.hold) {
       const held: Held = {
-        key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, paused: false, locked: false,
+        key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, completing: false, locked: false,
       };
       granted(held, seconds, since);
       leases.set(key, held);
     }
   } else if ("drop" in order) {
     for (const key of order.drop) leases.delete(key);
-  } else if ("pause" in order) {
-    const held = leases.get(order.pause);
-    if (held) held.paused = order.paused;
+  } else if ("completing" in order) {
+    const held = leases.get(order.completing);
+    if (held) held.completing = order.begun;
   } else {
     const held = leases.get(order.progress);
     if (held) held.progress = order.json;
@@ -58,13 +59,29 @@ port.on("message", (order: Order) => {
   schedule();
 });
 
+void open();
+
+/** The worker claims nothing before this connection was open. */
+async function open(): Promise<void> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      await connection.open();
+      return report({ worked: true });
+    } catch (error) {
+      report({ failed: describe(error) });
+      await backoff(attempt);
+    }
+  }
+}
+
 function report(message: Report): void {
   port.postMessage(message);
 }
 
 function granted(held: Held, seconds: number, since: number): void {
   held.ends = since + seconds;
-  held.pace = Math.max(0.1, Math.min(options.heartbeat, seconds / 3));
+  const third = seconds / 3;
+  held.pace = Math.max(Math.min(0.1, third), Math.min(options.heartbeat, third));
   held.due = since + held.pace;
 }
 
@@ -72,16 +89,15 @@ function schedule(): void {
   clearTimeout(timer);
   let next = Infinity;
   for (const held of leases.values()) {
-    if (!held.paused) next = Math.min(next, held.ends, beating ? Infinity : held.due);
+    next = Math.min(next, held.completing ? Infinity : held.ends, beating ? Infinity : held.due);
   }
   if (next < Infinity) timer = setTimeout(tick, Math.min(Math.max(0, next - now()) * 1000 + 1, LONGEST));
 }
 
 function tick(): void {
   const moment = now();
-  const active = [...leases.values()].filter((held) => !held.paused);
-  lost(active.filter((held) => held.ends <= moment));
-  if (!beating && active.some((held) => held.due <= moment)) {
+  lost([...leases.values()].filter((held) => !held.completing && held.ends <= moment));
+  if (!beating && [...leases.values()].some((held) => held.due <= moment)) {
     beating = true;
     void beat().finally(() => {
       beating = false;
@@ -93,11 +109,12 @@ function tick(): void {
 
 /** Extends all leases, also those that are not due yet, so that they are due together the next time. */
 async function beat(): Promise<void> {
-  const active = [...leases.values()].filter((held) => !held.paused && held.ends > now());
+  const active = [...leases.values()].filter((held) => held.completing || held.ends > now());
   const pace = Math.min(...active.map((held) => held.pace));
   try {
-    await extend(active.filter((held) => !held.locked), pace);
-    for (const held of active) if (held.locked) await extend([held], pace);
+    const alone = active.filter((held) => held.locked || held.completing);
+    await extend(active.filter((held) => !held.locked && !held.completing), pace);
+    for (const held of alone) await extend([held], pace);
     if (failures > 0) report({ worked: true });
     failures = 0;
   } catch (error) {
@@ -110,6 +127,8 @@ async function extend(batch: Held[], pace: number): Promise<void> {
   if (batch.length === 0) return;
   const since = now();
   const progress = batch.map((held) => held.progress);
+  const hasProgress = progress.some((json) => json !== null);
+  const wait = batch.length === 1 && batch[0]!.completing ? 1 : Math.max(1, Math.ceil(pace * 100));
   let rows;
   try {
     // The time limit holds for this statement alone. It is set before extend_many is called because the last argument
@@ -119,10 +138,11 @@ async function extend(batch: Held[], pace: number): Promise<void> {
       FROM set_config('lock_timeout', $5, true) AS s (set), queue.extend_many(
           $1::bigint[], $2::bigint[], $3::interval, CASE WHEN s.set IS NOT NULL THEN $4::jsonb[] END) AS e`,
     [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-      progress.some((json) => json !== null) ? progress : null, `${Math.ceil(pace * 100)}ms`], Math.max(1, pace));
+      hasProgress ? progress : null, `${wait}ms`], Math.max(1, pace));
   } catch (error) {
     const code = sqlState(error) ?? "";
-    if (isConnectionLost(error) || !/^(22|55P03)/.test(code)) throw error;
+    const tooMuch = hasProgress && /^(53200|54...|57014)$/.test(code);
+    if (isConnectionLost(error) || !(tooMuch || /^(22|55P03)/.test(code))) throw error;
     await isolate(batch, pace, code === "55P03");
     return;
   }
@@ -144,12 +164,14 @@ async function extend(batch: Held[], pace: number): Promise<void> {
     held.cancelled = cancelledNow;
   }
   if (cancelled.length > 0) report({ stop: cancelled, reason: "cancelled" });
-  // Of these some may have ended, or been paused, while the statement was under way.
-  lost(batch.filter((held) => !kept.has(held) && !held.paused && leases.get(held.key) === held));
+  // Some of the others may have ended, or been completed, while the statement was under way.
+  const left = batch.filter((held) => !kept.has(held) && leases.get(held.key) === held);
+  for (const held of left) if (held.completing) leases.delete(held.key);
+  lost(left.filter((held) => !held.completing));
 }
 
 /** One task has made the statement fail for all: a handler's transaction has locked it, or its progress is not valid
- *  for PostgreSQL. Halves the batch until that task is alone. */
+ *  for PostgreSQL, or too long. Halves the batch until that task is alone. */
 async function isolate(batch: Held[], pace: number, locked: boolean): Promise<void> {
   const [first, second] = batch;
   if (second !== undefined) {

@@ -7,8 +7,7 @@ import type { Queryable, Row } from "./sql.js";
 
 /** What the heartbeat does for a task. */
 export interface Lease {
-  pause(task: Task): void;
-  resume(task: Task): void;
+  completing(task: Task, begun: boolean): void;
   progress(task: Task, json: string): void;
 }
 
@@ -92,7 +91,7 @@ export class Task<Payload = any> {
   /** Completes the task in the transaction of `connection`: its other changes and the completion commit together. */
   async complete(connection: Queryable, result?: unknown): Promise<void> {
     // From now on the caller's transaction locks the task, and a heartbeat would wait for that transaction.
-    this.#lease?.pause(this);
+    this.#lease?.completing(this, true);
     this.completed = true;
     try {
       await send(connection, {
@@ -105,7 +104,7 @@ export class Task<Payload = any> {
         this.refused = true;
         this.stop("lost");
       } else {
-        this.#lease?.resume(this);
+        this.#lease?.completing(this, false);
       }
       throw error;
     }

@@ -13,7 +13,7 @@ import type { Report } from "./heartbeat.js";
 import { Handlers } from "./handlers.js";
 import type { Around, Handler } from "./handlers.js";
 import { RELEASED } from "./outcomes.js";
-import { intervalText, send } from "./sql.js";
+import { delayText, send } from "./sql.js";
 import type { Interval, Queryable } from "./sql.js";
 import { Task } from "./task.js";
 
@@ -75,9 +75,12 @@ export class Worker {
       throw new RangeError("concurrency must be an integer from 1 to 100000");
     }
     if (!(heartbeat > 0)) throw new RangeError("heartbeat must be greater than 0");
+    if (!(shutdownTimeout >= 0)) throw new RangeError("shutdownTimeout must not be negative");
+    if (queues.length === 0) throw new RangeError("a worker needs a queue");
+    new Connection(connection, name); // Throws for a connection that can never be opened.
     this.#connection = connection;
     this.#options = { concurrency, heartbeat, shutdownTimeout, name, logger, signals };
-    this.#lease = options.lease === undefined ? null : intervalText(options.lease);
+    this.#lease = options.lease === undefined ? null : delayText(options.lease);
     this.#claims = new Claims(queues, this.#lease, name);
     this.#handlers = new Handlers(logger, options.around ?? []);
     this.#outages = new Outages(logger);
@@ -112,7 +115,7 @@ export class Worker {
     const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
     for (const signal of signals) process.on(signal, stop);
     try {
-      await this.#claimUntilStopped(claims);
+      await this.#claimUntilStopped(claims, reports);
     } catch (error) {
       this.#fail(error);
     }
@@ -132,10 +135,12 @@ export class Worker {
   }
 
   /** Runs all due tasks one after the other on the caller's connection, in its transaction, and returns how many. For
-   *  tests: with `raise` the first error of a handler is thrown instead of reported. */
-  async drain(connection: Queryable, { raise = false } = {}): Promise<number> {
+   *  tests: with `raise` the first error of a handler is thrown instead of reported. What a handler has written before its
+   *  error is rolled back. Throws after `limit` tasks. */
+  async drain(connection: Queryable, { raise = false, limit = 10_000 } = {}): Promise<number> {
     const sql = (text: string) => send(connection, { text, values: [] });
-    for (let count = 0; ; count++) {
+    const rollBack = () => sql("ROLLBACK TO SAVEPOINT queue_ext_task");
+    for (let count = 0; count < limit; count++) {
       const [row] = await send(connection, this.#claims.claim(1));
       if (row === undefined) return count;
       // Fails outside of a transaction, where it is not needed.
@@ -144,15 +149,17 @@ export class Worker {
       const outcome = await this.#handlers.run(task);
       if (outcome?.verb === "fail" && raise && !outcome.chosen) throw outcome.cause ?? new Error(outcome.error);
       if (inTransaction) {
-        // After an error in a statement PostgreSQL takes no others, until what the handler did is rolled back.
-        await sql("RELEASE SAVEPOINT queue_ext_task").catch(() => sql("ROLLBACK TO SAVEPOINT queue_ext_task"));
+        const returned = outcome?.verb === "complete" || (outcome?.verb === "fail" && outcome.uncommitted);
+        // A release fails after an error of a statement that the handler has caught.
+        await (returned ? sql("RELEASE SAVEPOINT queue_ext_task").catch(rollBack) : rollBack());
       }
       if (outcome === undefined) continue;
       for (const statement of acknowledgement([{ task, outcome }], null)) await send(connection, statement);
     }
+    throw new Error(`stopped after ${limit} tasks: a task seems to become due again and again`);
   }
 
-  async #claimUntilStopped(connection: Connection): Promise<void> {
+  async #claimUntilStopped(claims: Connection, reports: Connection): Promise<void> {
     const stop = this.#stopping.signal;
     let attempt = 0;
     let empty = 0;
@@ -163,14 +170,21 @@ export class Worker {
         continue;
       }
       try {
-        const found = await this.#claimSome(connection, free);
+        if (!this.#claimed) {
+          // A task is claimed only if its lease can be extended and its end can be reported.
+          await claims.open();
+          await reports.open();
+          await within(Infinity, this.#heartbeat.opened, stop);
+          if (stop.aborted) break;
+        }
+        const found = await this.#claimSome(claims, free);
         attempt = 0;
         empty = found > 0 ? 0 : empty + 1;
-        if (found < free && !stop.aborted) await this.#claims.wait(connection, stop);
+        if (found < free && !stop.aborted) await this.#claims.wait(claims, stop);
         // A wait is only a hint. If it returns again and again for nothing, the loop must not become a busy one.
         if (empty > 3) await backoff(empty - 3, 0.2, stop);
       } catch (error) {
-        if (isPermanent(error, connection.opened, this.#claimed)) throw error;
+        if (isPermanent(error, claims.opened && reports.opened, this.#claimed)) throw error;
         this.#outages.failed("claim", describe(error));
         await backoff(attempt++, 10, stop);
       }

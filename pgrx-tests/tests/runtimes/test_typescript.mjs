@@ -249,6 +249,31 @@ test("drain runs all due tasks in the transaction, with each outcome", () => rol
   assert.deepEqual(runs, [1, 2]);
 }));
 
+test("drain rolls back what a handler has written before its error", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  const ids = [await push(db, queue, "fails", { max_attempts: 2 }), await push(db, queue, "returns"), await push(db, queue, "caught")];
+  const found = [];
+  const worker = new Worker(url, queue, { logger: silent }).handler(async (task) => {
+    found.push([task.payload, task.progress]);
+    await db.query("CREATE TABLE IF NOT EXISTS typescript_written AS SELECT ''::text AS what WHERE false");
+    await db.query("INSERT INTO typescript_written VALUES ($1)", [task.payload]);
+    task.setProgress(task.attempt);
+    if (task.payload === "caught") await db.query("SELECT 1 / 0").catch(() => {});
+    if (task.payload === "fails") throw new Error("boom");
+  });
+  assert.equal(await worker.drain(db), 4);
+  assert.deepEqual(found, [["fails", null], ["fails", 1], ["returns", null], ["caught", null]]);
+  assert.deepEqual((await db.query("SELECT what FROM typescript_written")).rows, [{ what: "returns" }]);
+  assert.deepEqual(await Promise.all(ids.map(async (id) => (await get(id)).state)), ["failed", "completed", "completed"]);
+}));
+
+test("drain ends if a task becomes due again and again", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  await push(db, queue);
+  const worker = new Worker(url, queue, { logger: silent }).handler(() => { throw new Snooze(0); });
+  await assert.rejects(worker.drain(db, { limit: 20 }), /stopped after 20 tasks/);
+}));
+
 test("drain can throw the error of a handler", () => rolledBack(async () => {
   const queue = await newQueueInTransaction();
   await push(db, queue);
@@ -579,6 +604,112 @@ test("a handler's own transaction with complete is rolled back when the lease is
   await own.end();
   assert.deepEqual(codes, ["QX001"]);
   await assert.rejects(get(written), { code: "QX003" });
+});
+
+test("a handler can complete its task again after a rollback", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "complete" });
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  await working(queue, { lease: 1, heartbeat: 0.1 }, {
+    complete: async (task) => {
+      await own.query("BEGIN");
+      await task.complete(own);
+      await own.query("ROLLBACK");
+      await eventually("the lease is extended", async () =>
+        task.signal.aborted || (await get(id)).lease_until - task.lease_until > 1000);
+      await own.query("BEGIN");
+      await task.complete(own, "done");
+      await own.query("COMMIT");
+    },
+  }, async () => {
+    const { attempt, result } = await untilState(id, "completed");
+    assert.deepEqual([attempt, result], [1, "done"]);
+  });
+  await own.end();
+});
+
+test("a task whose completion was not committed is a failed attempt", async () => {
+  const queue = await newQueue();
+  const ids = await pushMany(db, queue, ["ROLLBACK", "COMMIT"], { kind: "complete", max_attempts: 1 });
+  const warnings = [];
+  await working(queue, { concurrency: 1, logger: { info() {}, warn: (text) => warnings.push(text) } }, {
+    complete: async (task) => {
+      const own = new pg.Client({ connectionString: url });
+      await own.connect();
+      await own.query("BEGIN");
+      await task.complete(own);
+      await own.query(task.payload);
+      await own.end();
+    },
+  }, async () => {
+    const { errors } = await untilState(ids[0], "failed");
+    assert.equal(errors[0].error, "the transaction that completed the task was not committed");
+    await untilState(ids[1], "completed");
+  });
+  assert.equal((await get(ids[1])).errors, null);
+  assert.deepEqual(warnings, [`queue_ext: task ${ids[0]}: the transaction that completed the task was not committed`]);
+});
+
+test("a lease of 100 ms is extended in time", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "work", max_attempts: 1000 });
+  await working(queue, { lease: 0.1 }, {
+    // On a busy machine an attempt may be lost, but not each of them.
+    work: (task) => eventually("it was extended", async () => {
+      task.signal.throwIfAborted();
+      const { lease_until, token } = await get(id);
+      return String(token) === task.token && lease_until - task.lease_until > 300;
+    }),
+  }, () => untilState(id, "completed"));
+});
+
+test("a worker claims nothing before its three connections were open", async () => {
+  const queue = await newQueue();
+  const role = `${queue}_role`;
+  const ids = await pushMany(db, queue, [1, 2, 3], { kind: "work" });
+  await db.query(`CREATE ROLE ${role} LOGIN CONNECTION LIMIT 1`);
+  await db.query("SELECT queue.grant_worker($1, $2)", [role, queue]);
+  const { host, port, database, password } = new pg.Client(url);
+  const outages = [];
+  const worker = new Worker({ host, port, database, password, user: role }, queue, {
+    signals: false, logger: { info() {}, warn: (text) => outages.push(text) },
+  });
+  worker.handler(() => {});
+  const run = worker.run();
+  await eventually("it cannot connect", () => outages.length > 0);
+  assert.match(outages[0], /too many connections/);
+  for (const id of ids) assert.equal((await get(id)).attempt, 0);
+  await db.query(`ALTER ROLE ${role} CONNECTION LIMIT 3`);
+  for (const id of ids) assert.equal((await untilState(id, "completed")).attempt, 1);
+  worker.stop();
+  await run;
+  await db.query("SELECT queue.revoke_worker($1, $2)", [role, queue]);
+  await db.query(`DROP ROLE ${role}`);
+});
+
+test("options that cannot work are refused", () => {
+  const made = (connection, queues = "default", options = {}) => () => new Worker(connection, queues, options);
+  const errors = [
+    "host=/tmp dbname=x password=S3CR3T", "postgresql://me:S3CR3T@a:5432,b:5432/x", "postgresql:///x?host=a,b",
+    "postgresql://me:S3CR3T@a:port/x", { connectionString: "dbname=x" }, { host: "a,b" },
+  ].map((connection) => {
+    try {
+      made(connection)();
+    } catch (error) {
+      return error;
+    }
+    return assert.fail(`accepted: ${connection}`);
+  });
+  for (const error of errors) {
+    assert.ok(error instanceof TypeError);
+    assert.ok(!error.stack.includes("S3CR3T"));
+  }
+  for (const connection of ["postgresql:///x?host=/tmp", "postgres://a/x", "/tmp x", { host: "a" }, "", undefined]) made(connection)();
+  assert.throws(made(url, []), RangeError);
+  for (const options of [{ heartbeat: 0 }, { shutdownTimeout: NaN }, { shutdownTimeout: -1 }, { lease: -1 }, { lease: NaN }]) {
+    assert.throws(made(url, "default", options), RangeError);
+  }
 });
 
 test("a database that refuses the worker for good ends run with the error", async () => {
