@@ -785,6 +785,11 @@ declare const prisma: PrismaClient;
 await prisma.$transaction((tx) => push(tx, "mail", {}));
 `;
 
+test("an installation runs no script", () => {
+  const { scripts } = JSON.parse(readFileSync(join(here, "../../../clients/typescript/package.json"), "utf8"));
+  assert.deepEqual(Object.keys(scripts), ["build"]);
+});
+
 test("programs that use the client have the right types", needs("typescript"), () => {
   const folder = mkdtempSync(join(libraries, "types-"));
   try {
