@@ -102,12 +102,13 @@ export class Acknowledger {
                         await this.#send(group.slice(0, half), repeated);
                         return this.#send(group.slice(half), repeated);
                     }
-                    if (code === LOCKED)
-                        return this.#postpone(single);
                     // A lost connection is more likely an outage, unless the report is very long.
                     const large = lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
-                    if (refused || (large && tries > 2))
+                    if (refused || (large && tries > 2 && code !== LOCKED))
                         return this.#replace(single, error, repeated);
+                    // A statement timeout that is shorter than the one for locks looks like this, too.
+                    if (code === LOCKED || !(lost || large))
+                        return this.#postpone(single);
                 }
                 this.outages.failed("acknowledgement", describe(error));
                 await backoff(attempt, 10, this.#abandoned.signal);
@@ -150,7 +151,8 @@ export class Acknowledger {
                     this.logger.warn(`queue_ext: task ${task.id}: ${outcome.error}`);
             }
             else if (refused && !repeated && task.stopReason !== "lost") {
-                this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} was refused, the lease is lost`);
+                const reason = task.completed ? "it was completed before" : "the lease is lost";
+                this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} was refused, ${reason}`);
             }
         }
         this.#count -= group.length;

@@ -108,7 +108,6 @@ async function extend(batch, pace) {
         return;
     const since = now();
     const progress = batch.map((held) => held.progress);
-    const hasProgress = progress.some((json) => json !== null);
     const wait = batch.length === 1 && batch[0].completing ? 1 : Math.max(1, Math.ceil(pace * 100));
     let rows;
     try {
@@ -118,14 +117,13 @@ async function extend(batch, pace) {
       SELECT e.id, e.cancel_requested, extract(epoch FROM e.lease_until - clock_timestamp())::float8 AS seconds
       FROM set_config('lock_timeout', $5, true) AS s (set), queue.extend_many(
           $1::bigint[], $2::bigint[], $3::interval, CASE WHEN s.set IS NOT NULL THEN $4::jsonb[] END) AS e`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-            hasProgress ? progress : null, `${wait}ms`], Math.max(1, pace));
+            progress.some((json) => json !== null) ? progress : null, `${wait}ms`], Math.max(1, pace));
     }
     catch (error) {
         const code = sqlState(error) ?? "";
-        const tooMuch = hasProgress && /^(53200|54...|57014)$/.test(code);
-        if (isConnectionLost(error) || !(tooMuch || /^(22|55P03)/.test(code)))
+        if (isConnectionLost(error) || !/^(22|54|53200|55P03|57014)/.test(code))
             throw error;
-        await isolate(batch, pace, code === "55P03");
+        await isolate(batch, pace, code);
         return;
     }
     // If the worker has claimed a task again, only the newer lease counts.
@@ -159,8 +157,10 @@ async function extend(batch, pace) {
 }
 /** One task has made the statement fail for all: a handler's transaction has locked it, or its progress is not valid
  *  for PostgreSQL, or too long. Halves the batch until that task is alone. */
-async function isolate(batch, pace, locked) {
+async function isolate(batch, pace, code) {
     const [first, second] = batch;
+    // A statement timeout that is shorter than the one for locks looks like a lock, unless the progress is long.
+    const locked = code === "55P03" || (/^5[37]/.test(code) && (first.progress?.length ?? 0) < 64_000);
     if (second !== undefined) {
         const half = batch.length >> 1;
         await extend(batch.slice(0, half), pace);

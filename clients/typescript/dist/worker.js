@@ -119,7 +119,7 @@ export class Worker {
             const inTransaction = await sql("SAVEPOINT queue_ext_task").then(() => true, () => false);
             const task = new Task(row);
             const outcome = await this.#handlers.run(task);
-            if (outcome?.verb === "fail" && raise && !outcome.chosen)
+            if (outcome?.verb === "fail" && raise && !outcome.chosen && !outcome.uncommitted)
                 throw outcome.cause ?? new Error(outcome.error);
             if (inTransaction) {
                 const returned = outcome?.verb === "complete" || (outcome?.verb === "fail" && outcome.uncommitted);

@@ -147,7 +147,7 @@ export class Worker {
       const inTransaction = await sql("SAVEPOINT queue_ext_task").then(() => true, () => false);
       const task = new Task(row);
       const outcome = await this.#handlers.run(task);
-      if (outcome?.verb === "fail" && raise && !outcome.chosen) throw outcome.cause ?? new Error(outcome.error);
+      if (outcome?.verb === "fail" && raise && !outcome.chosen && !outcome.uncommitted) throw outcome.cause ?? new Error(outcome.error);
       if (inTransaction) {
         const returned = outcome?.verb === "complete" || (outcome?.verb === "fail" && outcome.uncommitted);
         // A release fails after an error of a statement that the handler has caught.

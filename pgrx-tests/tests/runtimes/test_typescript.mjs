@@ -72,8 +72,8 @@ function untilState(id, state) {
 }
 
 /** Runs a worker while `work` runs. */
-async function working(queue, options, handlers, work) {
-  const worker = new Worker(url, queue, { signals: false, logger: silent, ...options });
+async function working(queue, { connection = url, ...options }, handlers, work) {
+  const worker = new Worker(connection, queue, { signals: false, logger: silent, ...options });
   for (const [kind, handler] of Object.entries(handlers)) worker.handler(kind, handler);
   const run = worker.run();
   try {
@@ -281,6 +281,14 @@ test("drain can throw the error of a handler", () => rolledBack(async () => {
   await assert.rejects(worker.drain(db, { raise: true }), /^Error: boom$/);
 }));
 
+test("a handler that completes its task is no error for drain", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  const id = await push(db, queue);
+  const worker = new Worker(url, queue, { logger: silent }).handler((task) => task.complete(db, 1));
+  assert.equal(await worker.drain(db, { raise: true }), 1);
+  assert.equal((await get(id)).state, "completed");
+}));
+
 async function newQueueInTransaction() {
   await db.query(`SELECT queue.create('typescript_drain', '{"backoff": {"base": "0"}}')`);
   return "typescript_drain";
@@ -351,7 +359,16 @@ test("progress is stored with a heartbeat, and progress that cannot be stored ha
   });
 });
 
-test("a handler that has locked its task in a transaction does not cost other tasks their leases", async () => {
+/** A connection on which no statement may take longer. */
+const impatient = (milliseconds) =>
+  `${url}${url.includes("?") ? "&" : "?"}options=-c%20statement_timeout%3D${milliseconds}`;
+
+for (const [name, connection, heartbeat] of [["", url, 0.2], [", with a statement timeout", impatient(150), 2]]) {
+  test(`a handler that has locked its task in a transaction does not cost other tasks their leases${name}`, () =>
+    checkLockedTask(connection, heartbeat));
+}
+
+async function checkLockedTask(connection, heartbeat) {
   const queue = await newQueue();
   const locking = await push(db, queue, {}, { kind: "lock" });
   const others = await pushMany(db, queue, [1, 2, 3, 4], { kind: "wait" });
@@ -360,7 +377,7 @@ test("a handler that has locked its task in a transaction does not cost other ta
   const begun = new Set();
   let end;
   const ended = new Promise((done) => { end = done; });
-  await working(queue, { lease: 2, heartbeat: 0.2 }, {
+  await working(queue, { connection, lease: heartbeat * 3 + 1.4, heartbeat }, {
     lock: async (task) => {
       await own.query("BEGIN");
       await own.query("SELECT queue.assert_lease($1, $2)", [task.id, task.token]);
@@ -382,7 +399,7 @@ test("a handler that has locked its task in a transaction does not cost other ta
     await untilState(locking, "completed");
   });
   await own.end();
-});
+}
 
 test("type parsers of the application do not read the rows of a claim", async () => {
   const queue = await newQueue();
@@ -529,14 +546,18 @@ test("progress that is set just before the end of the attempt reaches the next o
   assert.deepEqual(found, [null, { page: 1 }, { page: 2 }]);
 });
 
-test("a report whose task is locked does not delay those of others", async () => {
+for (const [name, connection] of [["", url], [", with a statement timeout", impatient(300)]]) {
+  test(`a report whose task is locked does not delay those of others${name}`, () => checkLockedReport(connection));
+}
+
+async function checkLockedReport(connection) {
   const queue = await newQueue();
   const [locked, ...others] = await pushMany(db, queue, [0, 1, 2, 3], { kind: "work" });
   const own = new pg.Client({ connectionString: url });
   await own.connect();
   let end;
   const ended = new Promise((done) => { end = done; });
-  await working(queue, {}, {
+  await working(queue, { connection }, {
     work: async (task) => {
       if (task.id === locked) {
         await own.query("BEGIN");
@@ -551,7 +572,7 @@ test("a report whose task is locked does not delay those of others", async () =>
     assert.equal((await untilState(locked, "completed")).attempt, 1);
   });
   await own.end();
-});
+}
 
 test("the signal has the reason: cancelled, lost, shutdown", async () => {
   const queue = await newQueue();
