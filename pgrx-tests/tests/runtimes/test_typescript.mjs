@@ -562,9 +562,10 @@ async function checkLockedReport(connection) {
       if (task.id === locked) {
         await own.query("BEGIN");
         await own.query("SELECT queue.assert_lease($1, $2)", [task.id, task.token]);
-        end();
+        setImmediate(end); // The others end after this task.
+      } else {
+        await ended;
       }
-      await ended;
     },
   }, async () => {
     for (const id of others) await untilState(id, "completed");
