@@ -66,7 +66,9 @@ class Link:
         self.connection: Connection | None = None
 
     def call(self, use: Callable[[Connection], T], is_final: Callable[[BaseException], bool]) -> T:
-        """Returns what use returns. Repeats it on a new connection after each error that is not final."""
+        """Returns what use returns. Repeats it on a new connection after each error that is not final.
+
+        An error of the driver is final as long as the connection is well: the statement may have succeeded."""
         failures = 0
         while True:
             try:
@@ -74,7 +76,10 @@ class Link:
                     self.connection = self._open()
                 result = use(self.connection)
             except (psycopg.Error, OSError) as error:
-                if is_final(error):
+                is_lost = self.connection is None or self.connection.closed
+                if is_lost:
+                    self.close()
+                if is_final(error) or not (is_lost or sqlstate(error)):
                     raise
                 self.close()
                 failures += 1
@@ -97,7 +102,11 @@ class Link:
     def _open(self) -> Connection:
         if callable(self._connect):
             connection = self._connect()
-            connection.autocommit, connection.row_factory = True, tuple_row
+            try:
+                connection.autocommit, connection.row_factory = True, tuple_row
+            except BaseException:
+                connection.close()
+                raise
         else:
             given = psycopg.conninfo.conninfo_to_dict(self._connect)
             settings: dict[str, Any] = {**_DEFAULTS, "fallback_application_name": self._name, **given}

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import json
 import threading
-from datetime import datetime
+from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Callable, Sequence
 
 from .caller import execute, execute_async
 from .outcomes import Stopped
 from .values import to_json
 
-# The columns of a claim, in the order of Task's constructor. JSON comes as text, which no driver converts. The length
-# of the lease is computed by the server, because clocks of two machines differ.
+# The columns of a claim, in the order of Task's constructor. JSON and times come as text, which no driver converts and no
+# setting changes. The length of the lease is computed by the server, because clocks of two machines differ.
 COLUMNS = """id, token, queue, kind, payload::text, headers::text, attempt, max_attempts, priority, key, group_key,
-progress::text, run_at, created_at, extract(epoch FROM lease_until - clock_timestamp())::float8"""
+progress::text, extract(epoch FROM run_at)::text, extract(epoch FROM created_at)::text,
+extract(epoch FROM lease_until - clock_timestamp())::float8"""
 
 _COMPLETE = "SELECT queue.complete(CAST(%(id)s AS bigint), CAST(%(token)s AS bigint), CAST(%(result)s AS jsonb))"
 
 
 class Task:
-    """One attempt of a task. Its worker holds the lease until the handler has ended."""
+    """One attempt of a task. Its worker holds the lease until the handler has ended.
+
+    payload, headers, progress, run_at and created_at are read from their texts when they are first used. PostgreSQL stores
+    values that Python cannot represent: such a value is then an error of the handler, and no other task is affected."""
 
     def __init__(self, row: Sequence[Any]) -> None:
         self.id: int = row[0]
         self.token: int = row[1]
         self.queue: str = row[2]
         self.kind: str | None = row[3]
-        self.payload: Any = json.loads(row[4])
-        self.headers: dict[str, Any] | None = row[5] and json.loads(row[5])
+        self._payload, self._headers = row[4], row[5]
         self.attempt: int = row[6]
         self.max_attempts: int = row[7]
         self.priority: int = row[8]
         self.key: str | None = row[9]
         self.group_key: str | None = row[10]
-        self.progress: Any = row[11] and json.loads(row[11])
-        self.run_at: datetime = row[12]
-        self.created_at: datetime = row[13]
+        self._progress, self._run_at, self._created_at = row[11], row[12], row[13]
 
         self.stopped = threading.Event()
         self.reason: str | None = None  # why it was stopped: cancelled, lost or shutdown
@@ -52,6 +54,27 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.id} of {self.queue}, attempt {self.attempt}>"  # without the payload: it may be secret
+
+    @cached_property
+    def payload(self) -> Any:
+        return json.loads(self._payload)
+
+    @cached_property
+    def headers(self) -> dict[str, Any] | None:
+        headers: dict[str, Any] | None = self._headers and json.loads(self._headers)
+        return headers
+
+    @cached_property
+    def progress(self) -> Any:
+        return self._progress and json.loads(self._progress)
+
+    @cached_property
+    def run_at(self) -> datetime:
+        return datetime.fromtimestamp(float(self._run_at), timezone.utc)
+
+    @cached_property
+    def created_at(self) -> datetime:
+        return datetime.fromtimestamp(float(self._created_at), timezone.utc)
 
     def check(self) -> None:
         """Raises Stopped if the handler should stop. Call it between the steps of long work."""

@@ -66,6 +66,19 @@ class Case(unittest.TestCase):
     def worker(self, **options):
         return Worker(URL, self.queue, **options)
 
+    def url_of_role(self, settings):
+        """The URL of a new superuser with these settings, such as {"datestyle": "German"}; or with a connection limit."""
+        role = f"role_{os.getpid()}"
+        limit = settings.pop("connection limit", -1)
+        self.db.execute(f"CREATE ROLE {role} LOGIN {'NOSUPERUSER' if limit >= 0 else 'SUPERUSER'} CONNECTION LIMIT {limit}")
+        self.addCleanup(self.db.execute, f"DROP ROLE {role}")
+        self.addCleanup(self.db.execute, f"DROP OWNED BY {role}")
+        for name, value in settings.items():
+            self.db.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
+        if limit >= 0:
+            self.db.execute("SELECT queue.grant_worker(%s, %s)", [role, self.queue])
+        return psycopg.conninfo.make_conninfo(URL, user=role)
+
     @contextlib.contextmanager
     def running(self, worker):
         """Runs the worker in a thread, and passes on its error."""
@@ -564,6 +577,68 @@ class Run(Case):
             self.assertTrue(begun.wait(30))
             self.db.execute("SELECT queue.cancel(%s)", [id])
             self.await_state(id, "cancelled")
+
+    def test_values_that_python_cannot_represent_fail_their_task_alone(self):
+        worker, seen = self.worker(lease=60), []
+
+        @worker.handler("reads")
+        def read(task):
+            seen.append((task.payload, task.headers, task.progress, task.run_at))
+
+        worker.handler("does not read")(lambda task: None)
+        add = "SELECT queue.push(%s, payload => {}::jsonb, headers => {}::jsonb, kind => %s, max_attempts => 1{}) AS id"
+        deep, number = "(repeat('[', 2000) || repeat(']', 2000))", "(repeat('9', 5001))"
+        inputs = [
+            (deep, "NULL", ""),  # too deep for some versions of Python
+            (number, "NULL", ""),
+            ("'{}'", "('{\"n\": ' || repeat('9', 5001) || '}')", ""),
+            ("'{}'", "NULL", ", run_at => '0044-03-15 BC'"),
+        ]
+        add_one = lambda one, kind: self.db.execute(add.format(*one), [self.queue, kind]).fetchone()["id"]
+        bad = [add_one(one, "reads") for one in inputs]
+        unread = [add_one(one, "does not read") for one in inputs]
+        good = push(self.db, self.queue, 1, kind="reads", headers={"a": "b"})
+        with self.running(worker):
+            query = "SELECT id, state, attempt FROM queue.all_tasks WHERE queue = %s AND state NOT IN ('queued', 'running')"
+            await_condition(lambda: len(self.db.execute(query, [self.queue]).fetchall()) == len([*bad, *unread, good]))
+            ended = {task["id"]: (task["state"], task["attempt"]) for task in self.db.execute(query, [self.queue])}
+        self.assertEqual([ended[id] for id in bad[1:]], [("failed", 1)] * (len(bad) - 1))
+        self.assertEqual([ended[id] for id in (*unread, good)], [("completed", 1)] * (len(unread) + 1))
+        self.assertIn((1, {"a": "b"}, None), [values[:3] for values in seen])
+        error = self.db.execute("SELECT errors FROM queue.get(%s)", [bad[1]]).fetchone()["errors"][0]
+        self.assertEqual(error["details"], {"type": "ValueError"})
+
+    def test_the_settings_of_the_role_do_not_matter(self):
+        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard"})
+        worker, seen = Worker(url, self.queue, lease=60), []
+
+        @worker.handler()
+        def handle(task):
+            seen.append((task.run_at, task.created_at))
+            if task.attempt == 1:
+                raise Retry(0.001)
+
+        id = push(self.db, self.queue, run_at=datetime(2024, 2, 29, 12, 30, 15, 123457, timezone.utc))
+        with self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 2)
+        self.assertEqual(seen[0][0], datetime(2024, 2, 29, 12, 30, 15, 123457, timezone.utc))
+        created_at = self.db.execute("SELECT created_at FROM queue.all_tasks WHERE id = %s", [id]).fetchone()["created_at"]
+        self.assertEqual(seen[0][1], created_at)
+
+    def test_an_answer_that_cannot_be_read_is_no_outage(self):
+        class Loader(psycopg.adapt.Loader):
+            def load(self, data):
+                raise psycopg.DataError("unreadable")
+
+        def connect():
+            connection = psycopg.connect(URL)
+            connection.adapters.register_loader("int8", Loader)
+            return connection
+
+        id = push(self.db, self.queue)
+        with self.assertRaisesRegex(psycopg.DataError, "unreadable"):
+            Worker(connect, self.queue, lease=0.1).run(signals=False)
+        self.assertEqual(self.get(id)["attempt"], 1)
 
     def test_a_function_can_open_the_connections(self):
         names = []
