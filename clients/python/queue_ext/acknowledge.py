@@ -6,12 +6,12 @@ import logging
 import queue
 import time
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from .connection import Connection, Link, first_line, is_about_values
+from .connection import Connection, GaveUp, Link, first_line, is_about_values, is_too_large
 from .heartbeat import Heartbeat, extend
 from .outcomes import Outcome
 from .task import Task
@@ -19,7 +19,9 @@ from .task import Task
 Report = tuple[Task, Outcome]
 
 # A transaction that a handler left open may lock its task. It must not delay the reports of others for ever.
-_LOCK_TIMEOUT, _PAUSE_IF_LOCKED = "1000", 2.0
+_LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _PAUSE_IF_LOCKED = "1000", "50", 2.0
+_GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
+_TRIES_IF_TOO_LARGE = 3  # of a report that is sent alone
 _IDS = "CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s"
 _FROM = "FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout), LATERAL"
 _STATEMENTS = {
@@ -34,17 +36,30 @@ _REFUSED = ("QX001", "QX003", "QX005")
 class Acknowledger:
     """The reports on their way to the server. A thread of its own runs it."""
 
-    def __init__(self, link: Link, heartbeat: Heartbeat, lease: timedelta | None, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        link: Link,
+        heartbeat: Heartbeat,
+        lease: timedelta | None,
+        logger: logging.Logger,
+        connected: Callable[[], None],
+        done: Callable[[], None],
+    ) -> None:
         self._link, self._heartbeat, self._lease, self._logger = link, heartbeat, lease, logger
+        self._connected, self._done = connected, done  # the latter for each report that needs no more
         self._inbox: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._locked: list[Report] = []  # reports of tasks that another transaction has locked
         self._retry_at = 0.0
 
     def report(self, task: Task, outcome: Outcome) -> None:
         if outcome.verb == "nothing":
-            self._heartbeat.remove(task)
+            self._finish(task)
         else:
             self._inbox.put((task, outcome))
+
+    def _finish(self, task: Task) -> None:
+        self._heartbeat.remove(task)
+        self._done()
 
     def end(self) -> None:
         """Ends the thread once everything that was reported before is sent."""
@@ -52,6 +67,8 @@ class Acknowledger:
 
     def run(self) -> None:
         try:
+            self._link.call(lambda connection: None, lambda error: False)
+            self._connected()
             self._send_until_the_end()
         finally:
             self._link.close()
@@ -66,7 +83,8 @@ class Acknowledger:
                 outcome = report[1]
                 groups.setdefault((outcome.verb, outcome.delay, outcome.permanent), []).append(report)
             for group in groups.values():
-                self._send(group)
+                for part in _parts(group):
+                    self._send(part)
 
     def _gather(self, wait: bool) -> list[Report | None]:
         """Waits for a report, and takes all that there are."""
@@ -85,7 +103,7 @@ class Acknowledger:
             self._locked = []
         return reports
 
-    def _send(self, group: list[Report]) -> None:
+    def _send(self, group: list[Report], repeated: bool = False) -> None:
         tries = 0
 
         def use(connection: Connection) -> set[int]:
@@ -93,31 +111,48 @@ class Acknowledger:
             tries += 1
             return self._execute(connection, group)
 
+        def is_final(error: BaseException) -> bool:
+            # A group that is lost twice with its connection may be the reason.
+            is_suspect = tries > 1 and len(group) > 1
+            return is_suspect or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
+
         try:
-            accepted = self._link.call(use, lambda e: is_about_values(e) or isinstance(e, LockNotAvailable))
-        except psycopg.Error as error:
-            if len(group) > 1:  # one of them is at fault
-                for report in group:
-                    self._send([report])
-            elif isinstance(error, LockNotAvailable):
+            accepted = self._link.call(use, is_final)
+        except GaveUp:
+            raise
+        except Exception as error:
+            # The tasks of a group that are locked wait alone. For all else, the one that is at fault is searched for.
+            size = 1 if isinstance(error, LockNotAvailable) else (len(group) + 1) // 2
+            if len(group) > 1:
+                for start in range(0, len(group), size):
+                    self._send(group[start : start + size], repeated or tries > 1)
+            elif self._is_to_wait(group[0][0], error):
                 self._locked.append(group[0])
                 self._retry_at = time.monotonic() + _PAUSE_IF_LOCKED
             else:
                 self._send_instead(*group[0], error)
             return
         for task, outcome in group:
-            self._heartbeat.remove(task)
+            self._finish(task)
             # After a lost connection nobody knows whether the first report was accepted.
-            if task.id not in accepted and tries == 1:
+            if task.id not in accepted and tries == 1 and not repeated:
                 self._logger.warning("task %d: too late to %s it, its lease is lost", task.id, outcome.verb)
 
-    def _send_instead(self, task: Task, outcome: Outcome, error: psycopg.Error) -> None:
+    @staticmethod
+    def _is_to_wait(task: Task, error: BaseException) -> bool:
+        if is_too_large(error):  # or the server is only busy
+            task.refusals += 1
+            return task.refusals < _TRIES_IF_TOO_LARGE
+        return isinstance(error, LockNotAvailable)
+
+    def _send_instead(self, task: Task, outcome: Outcome, error: Exception) -> None:
         """The server cannot store the result or the error, for example in its encoding."""
-        text = f"the result cannot be stored: {first_line(error)}" if outcome.verb == "complete" else outcome.text or ""
-        failed = outcome._replace(verb="fail", text=text.encode("ascii", "backslashreplace").decode(), details=None)
+        reason = f"the {'result' if outcome.verb == 'complete' else 'outcome'} cannot be stored: {first_line(error)}"
+        failed = outcome._replace(details=None) if outcome.verb == "fail" else Outcome("fail", reason)
+        failed = failed._replace(text=(failed.text or "").encode("ascii", "backslashreplace").decode())
         if failed == outcome:
             self._logger.error("task %d: its report is not accepted: %s", task.id, first_line(error))
-            self._heartbeat.remove(task)
+            self._finish(task)
         else:
             self._send([(task, failed)])
 
@@ -128,7 +163,8 @@ class Acknowledger:
             extend(connection, tasks, self._lease)  # for the next attempt
         if outcome.verb == "cancel":
             return {task.id for task in tasks if _confirm_cancel(connection, task)}
-        arguments: list[Any] = [_LOCK_TIMEOUT, [task.id for task in tasks], [task.token for task in tasks]]
+        lock_timeout = _LOCK_TIMEOUT if len(group) > 1 else _LOCK_TIMEOUT_ALONE
+        arguments: list[Any] = [lock_timeout, [task.id for task in tasks], [task.token for task in tasks]]
         texts = [one.text for _, one in group]
         delay = None if outcome.delay is None else timedelta(seconds=outcome.delay)
         if outcome.verb == "complete":
@@ -138,6 +174,19 @@ class Acknowledger:
         else:
             arguments += [delay]
         return {row[0] for row in connection.execute(_STATEMENTS[outcome.verb], arguments)}
+
+
+def _parts(group: list[Report]) -> Iterator[list[Report]]:
+    part: list[Report] = []
+    size = 0
+    for report in group:
+        length = len(report[1].text or "") + len(report[0].unsent_progress or "")
+        if part and size + length > _GROUP_SIZE:
+            yield part
+            part, size = [], 0
+        part.append(report)
+        size += length
+    yield part
 
 
 def _confirm_cancel(connection: Connection, task: Task) -> bool:

@@ -132,6 +132,13 @@ def is_about_values(error: BaseException) -> bool:
     return isinstance(error, psycopg.DataError) or (sqlstate(error) or "")[:2] in ("22", "54")
 
 
+def is_too_large(error: BaseException) -> bool:
+    """Whether the server cannot take a statement because of its time, memory or length. Then a smaller one may succeed."""
+    return sqlstate(error) in ("57014", "53200", "08P01")
+
+
 def first_line(error: BaseException) -> str:
-    """What happened, without the DETAIL, which can contain values."""
+    """What happened, without the DETAIL, which can contain values, and so can the texts of other errors than psycopg's."""
+    if not isinstance(error, (psycopg.Error, OSError)):
+        return type(error).__name__
     return (str(error).splitlines() or [type(error).__name__])[0]

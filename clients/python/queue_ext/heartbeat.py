@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Sequence
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from .connection import Connection, Link, is_about_values
+from .connection import Connection, Link, is_about_values, is_too_large
 from .task import Task
 
 # The lock timeout applies to this statement alone, because set_config is local to the transaction and runs first.
@@ -25,11 +25,11 @@ _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE = "1000", "50"  # in milliseconds
 def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> None:
     """Extends the leases, and stops tasks that are cancelled or lost.
 
-    One by one, if a handler has locked its task by a transaction that is still open, or if one progress cannot be stored."""
+    One by one, if a handler has locked its task by a transaction that is still open, or if the progress cannot be stored."""
     try:
         _extend(connection, tasks, lease, _LOCK_TIMEOUT)
     except psycopg.Error as error:
-        if not (is_about_values(error) or isinstance(error, LockNotAvailable)):
+        if not (_is_about_progress(error) or isinstance(error, LockNotAvailable)):
             raise
         for task in tasks:
             try:
@@ -37,10 +37,14 @@ def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | Non
             except LockNotAvailable:
                 pass
             except psycopg.Error as own_error:
-                if not is_about_values(own_error):
+                if task.unsent_progress is None or not _is_about_progress(own_error):
                     raise
                 task.unsent_progress = None
                 _extend(connection, [task], lease, _LOCK_TIMEOUT_ALONE)
+
+
+def _is_about_progress(error: BaseException) -> bool:
+    return is_about_values(error) or is_too_large(error)
 
 
 def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None, lock_timeout: str) -> None:
@@ -64,8 +68,16 @@ def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | No
 class Heartbeat:
     """The leases that this worker holds."""
 
-    def __init__(self, link: Link, lease: timedelta | None, longest_pause: float, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        link: Link,
+        lease: timedelta | None,
+        longest_pause: float,
+        logger: logging.Logger,
+        connected: Callable[[], None],
+    ) -> None:
         self._link, self._lease, self._longest_pause, self._logger = link, lease, longest_pause, logger
+        self._connected = connected
         self._held: dict[int, Task] = {}
         self._changed = threading.Condition()  # with a reentrant lock
         self._next_beat = self._next_deadline = float("inf")
@@ -101,7 +113,8 @@ class Heartbeat:
     def beat(self) -> None:
         """Sends heartbeats until the end. A thread of its own runs it."""
         try:
-            self._link.call(lambda connection: None, lambda error: False)  # connects before the first one is due
+            self._link.call(lambda connection: None, lambda error: False)
+            self._connected()
             while self._await(self._until_beat):
                 tasks = self._tasks()
                 self._link.call(lambda connection: extend(connection, tasks, self._lease), lambda error: False)

@@ -25,6 +25,7 @@ from .task import COLUMNS, Task
 logger = logging.getLogger("queue_ext")
 
 STOP, PROGRESS = "stop", "progress"  # the messages to the thread that runs the worker; others are errors
+_UNREPORTED = 10  # times the concurrency: with so many reports on their way, nothing more is claimed
 _WAIT = "30 seconds"  # after that a waiting worker claims again
 _GRACE = 5.0  # seconds for handlers to heed the stop signal, and then for the last reports
 
@@ -59,14 +60,17 @@ class Run:
         # The claiming connection is given up as soon as the worker is to stop, the others when all is reported.
         self._link = Link(settings.connect, settings.name, outage, self._stopping)
         links = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
-        self._heartbeat = Heartbeat(links[0], settings.lease, settings.heartbeat, logger)
-        self._acknowledger = Acknowledger(links[1], self._heartbeat, settings.lease, logger)
+        lease = settings.lease
+        self._heartbeat = Heartbeat(links[0], lease, settings.heartbeat, logger, self._connected)
+        self._acknowledger = Acknowledger(links[1], self._heartbeat, lease, logger, self._connected, self._reported)
         self._threads = Threads(handlers, self._ended)
         self._loop = None if loop is None else Loop(handlers, self._ended, loop)
 
-        self._slots = threading.Condition()  # guards the two below
+        self._slots = threading.Condition()  # with a reentrant lock; guards the four below
         self._free = settings.concurrency
         self._running: set[Task] = set()
+        self._unreported = 0
+        self._unconnected = len(links)
         self._waiting = False
         self._hurry = False  # after a second signal
 
@@ -125,6 +129,7 @@ class Run:
 
     def _claim(self) -> None:
         try:
+            self._link.call(lambda connection: None, self._is_fatal)
             while free := self._await_free():
                 claimed_at, rows = self._link.call(lambda connection: self._claim_some(connection, free), self._is_fatal)
                 if not self._ready.is_set():
@@ -139,11 +144,31 @@ class Run:
             self._commands.put(PROGRESS)
 
     def _await_free(self) -> int:
-        """Waits for free slots, and returns how many there are; 0 when the worker stops."""
+        """Waits for free slots, and returns how many there are; 0 when the worker stops.
+
+        None is free before leases can be extended and outcomes reported, or while too many outcomes are not reported."""
         with self._slots:
-            while self._free == 0 and not self._stopping.is_set():
+            while (free := self._count_free()) <= 0 and not self._stopping.is_set():
                 self._slots.wait()
-            return 0 if self._stopping.is_set() else self._free
+            return 0 if self._stopping.is_set() else free
+
+    def _count_free(self) -> int:
+        return 0 if self._unconnected else min(self._free, _UNREPORTED * self._settings.concurrency - self._unreported)
+
+    def _connected(self) -> None:
+        with self._slots:
+            self._unconnected -= 1
+            self._slots.notify()
+
+    def _reported(self) -> None:
+        with self._slots:
+            self._unreported -= 1
+            self._slots.notify()
+
+    def _report(self, task: Task, outcome: Outcome) -> None:
+        with self._slots:
+            self._unreported += 1
+        self._acknowledger.report(task, outcome)
 
     def _claim_some(self, connection: Connection, limit: int) -> tuple[float, list[tuple[Any, ...]]]:
         before = time.monotonic()
@@ -153,7 +178,7 @@ class Run:
     def _start(self, tasks: list[Task], claimed_at: float) -> None:
         if self._stopping.is_set():
             for task in tasks:
-                self._acknowledger.report(task, RELEASE)
+                self._report(task, RELEASE)
             return
         self._heartbeat.add(tasks, claimed_at)
         with self._slots:
@@ -196,7 +221,7 @@ class Run:
             if task not in self._running:  # it was released when the worker stopped
                 return
             task.ended = True
-            self._acknowledger.report(task, outcome)
+            self._report(task, outcome)
             self._running.remove(task)
             self._free += 1
             self._slots.notify()
@@ -223,4 +248,4 @@ class Run:
             tasks, self._running = self._running, set()
         for task in tasks:
             logger.warning("task %d: released, although its handler still runs", task.id)
-            self._acknowledger.report(task, NOTHING if task.completed else RELEASE)
+            self._report(task, NOTHING if task.completed else RELEASE)

@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 
 from queue_ext import Discard, Retry, Snooze, Stopped, Task, Worker
 from queue_ext import push, push_async, push_many, push_many_async
+from queue_ext.acknowledge import Acknowledger
 
 URL = os.environ["DATABASE_URL"]
 logging.getLogger("queue_ext").setLevel(logging.CRITICAL)
@@ -491,6 +492,91 @@ class Run(Case):
             for n, id in enumerate(ids):
                 self.await_state(id, "failed" if n == 7 else "completed")
         self.assertIn("the result cannot be stored", self.errors(ids[7])[0])
+
+    def test_a_group_of_reports_that_is_too_large_is_sent_in_parts(self):
+        execute, groups = Acknowledger._execute, []
+        lost = psycopg.OperationalError("lost")
+
+        def execute_small(self, connection, group):
+            groups.append(sum(len(outcome.text or "") for _, outcome in group))
+            if len(group) > 2:
+                for one, _ in group:
+                    if one.payload == 11:  # an answer of the server, or none
+                        connection.close()
+                        raise lost
+                raise psycopg.errors.QueryCanceled("too slow")
+            if any(one.payload == 7 and outcome.verb == "complete" for one, outcome in group):
+                raise psycopg.errors.OutOfMemory("too large")
+            if any(one.payload == 8 and outcome.verb == "complete" for one, outcome in group):
+                raise OverflowError("of Python")
+            return execute(self, connection, group)
+
+        worker, together = self.worker(concurrency=20), threading.Barrier(20, timeout=20)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()
+            return "x" * 1_000_000
+
+        ids = push_many(self.db, self.queue, range(20), max_attempts=1)
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_small):
+            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+                for n, id in enumerate(ids):
+                    task = await_condition(lambda: (task := self.get(id))["state"] not in ("queued", "running") and task)
+                    self.assertEqual((n, task["state"]), (n, "failed" if n in (7, 8) else "completed"))
+        self.assertIn("the result cannot be stored", self.errors(ids[7])[0])
+        self.assertLess(max(groups), 9_000_000)
+
+    def test_claims_stop_while_reports_cannot_be_sent(self):
+        execute, works, handled = Acknowledger._execute, threading.Event(), []
+
+        def execute_later(self, connection, group):
+            if not works.wait(0.05):
+                raise psycopg.errors.AdminShutdown("not yet")
+            return execute(self, connection, group)
+
+        worker = self.worker(concurrency=2)
+        worker.handler()(lambda task: handled.append(task.id))
+        ids = push_many(self.db, self.queue, range(50))
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_later), self.running(worker):
+            await_condition(lambda: len(handled) >= 20)
+            time.sleep(0.3)
+            self.assertLessEqual(len(handled), 22)  # and those that were running
+            works.set()
+            for id in ids:
+                self.await_state(id, "completed")
+
+    def test_nothing_is_claimed_before_all_connections_are_open(self):
+        worker = Worker(self.url_of_role({"connection limit": 1}), self.queue)
+        worker.handler()(lambda task: None)
+        id = push(self.db, self.queue)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            await_condition(lambda: any("too many connections" in line for line in logs.output))
+            self.assertEqual((self.get(id)["attempt"], worker.ready.is_set()), (0, False))
+            self.db.execute(f"ALTER ROLE role_{os.getpid()} CONNECTION LIMIT 3")
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
+
+    def test_a_short_statement_timeout_and_a_locked_task_cost_no_leases(self):
+        worker, locked, end = Worker(self.url_of_role({"statement_timeout": "500ms"}), self.queue, lease=2), threading.Event(), threading.Event()
+
+        @worker.handler("locks")
+        def lock(task):
+            with psycopg.connect(URL) as connection:
+                connection.execute("SELECT queue.step(%s, %s, 'a', '1')", [task.id, task.token])
+                locked.set()
+                end.wait(30)
+
+        @worker.handler()
+        def wait(task):
+            self.assertTrue(locked.wait(30))
+            return task.stopped.wait(task.payload)
+
+        push(self.db, self.queue, kind="locks")
+        long = push(self.db, self.queue, 4)
+        with self.running(worker):
+            task = self.await_state(long, "completed")
+            end.set()
+        self.assertEqual((task["result"], task["attempt"]), (False, 1))
 
     def test_a_task_that_a_transaction_has_locked_delays_no_others(self):
         worker, locks, end = self.worker(lease=2, concurrency=3), threading.Event(), threading.Event()
