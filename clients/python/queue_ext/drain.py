@@ -8,7 +8,7 @@ from typing import Any, Callable, Generator, Union
 
 from .caller import Parameters, Rows, execute, execute_async, sqlstate
 from .handlers import Handlers
-from .outcomes import Discard, Outcome, Retry, Snooze
+from .outcomes import Discard, Outcome, Retry, Snooze, Stopped
 from .run import Settings
 from .task import COLUMNS, Task
 from .values import to_interval, to_json
@@ -92,6 +92,8 @@ class Drain:
                     raise
                 in_transaction = False  # the connection is in autocommit mode
             outcome, error = yield task
+            if not (error is None or isinstance(error, (Exception, Stopped))):
+                raise error  # ends the process, or cancels the caller
             if self._raise_errors and error is not None and not isinstance(error, (Retry, Snooze, Discard)):
                 raise error
             if in_transaction:

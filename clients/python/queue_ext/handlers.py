@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import queue
 import threading
+from collections import deque
 from typing import Any, Awaitable, Callable, Iterable, Union
 
 from .outcomes import Outcome, Retry, of_error, of_result
@@ -84,30 +84,53 @@ class Threads:
 
     def __init__(self, handlers: Handlers, ended: Ended) -> None:
         self._handlers, self._ended = handlers, ended
-        self._inbox: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._idle = self._all = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # guards the four below
+        self._waiting: deque[Task] = deque()
+        self._busy: set[Task] = set()  # those that wait and those that run
+        self._count = 0  # of the threads
+        self._is_over = False
 
     def start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            with self._lock:
-                idle = self._idle > 0
-                self._idle -= idle
-            if not idle:
-                self._all += 1
-                threading.Thread(target=self._run, name="queue_ext handler", daemon=True).start()
-            self._inbox.put(task)
+            with self._changed:
+                self._busy.add(task)
+                self._waiting.append(task)
+                self._changed.notify()
+                is_missing = len(self._busy) > self._count
+                self._count += is_missing
+            if is_missing:
+                self._start_thread()
 
     def end(self) -> None:
-        for _ in range(self._all):
-            self._inbox.put(None)
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._run, name="queue_ext handler", daemon=True).start()
 
     def _run(self) -> None:
-        while (task := self._inbox.get()) is not None:
-            outcome, error = self._handlers.run(task)
-            with self._lock:
-                self._idle += 1
-            self._ended(task, outcome, error)
+        task: Task | None = None
+        try:
+            while True:
+                with self._changed:
+                    while not self._waiting:
+                        if self._is_over:
+                            return
+                        self._changed.wait()
+                    task = self._waiting[0]  # not popleft(), after which an error would lose the task
+                    del self._waiting[0]
+                self._end(task, *self._handlers.run(task))
+        except BaseException as error:  # another thread has raised it in this one, outside of the handler
+            self._start_thread()
+            if task is not None:
+                self._end(task, of_error(task, error), error)
+
+    def _end(self, task: Task, outcome: Outcome, error: BaseException | None) -> None:
+        """Has no effect the second time."""
+        with self._changed:
+            self._busy.discard(task)
+        self._ended(task, outcome, error)
 
 
 class Loop:

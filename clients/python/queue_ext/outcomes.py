@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .values import Delay, to_json, to_seconds
+from .values import Delay, to_json, to_pause
 
 if TYPE_CHECKING:
     from .task import Task
@@ -17,7 +17,7 @@ class Retry(Exception):
 
     def __init__(self, delay: Delay | None = None, message: str = "the handler asked for a retry") -> None:
         super().__init__(message)
-        self.delay = None if delay is None else to_seconds(delay)
+        self.delay = None if delay is None else to_pause(delay)
 
 
 class Discard(Exception):
@@ -32,7 +32,7 @@ class Snooze(Exception):
 
     def __init__(self, delay: Delay) -> None:
         super().__init__(f"snoozed for {delay}")
-        self.delay = to_seconds(delay)
+        self.delay = to_pause(delay)
 
 
 class Stopped(BaseException):
@@ -60,13 +60,21 @@ def of_result(task: Task, result: Any) -> Outcome:
 
 
 def of_error(task: Task, error: BaseException) -> Outcome:
-    """The outcome of a handler that has raised an error."""
+    """The outcome of a handler that has raised an error, whatever the error is."""
+    try:
+        return _of_error(task, error)
+    except BaseException as own:  # of a __str__, or a subclass that does not call the constructor of Retry
+        return Outcome("fail", f"{type(error).__name__}, which cannot be read because of {type(own).__name__}")
+
+
+def _of_error(task: Task, error: BaseException) -> Outcome:
     if isinstance(error, (Stopped, asyncio.CancelledError)) and task.reason is not None:
         return _OF_REASON[task.reason]
     if isinstance(error, Snooze):
-        return Outcome("release", delay=error.delay)
+        return Outcome("release", delay=to_pause(error.delay))
     if isinstance(error, Retry):
-        return Outcome("fail", _storable(str(error)), delay=error.delay)
+        delay = None if error.delay is None else to_pause(error.delay)
+        return Outcome("fail", _storable(str(error)), delay=delay)
     if isinstance(error, Discard):
         return Outcome("fail", _storable(str(error)), permanent=True)
     frames = error.__traceback__

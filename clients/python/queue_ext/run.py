@@ -214,9 +214,6 @@ class Run:
     # The end of a handler, in its thread.
 
     def _ended(self, task: Task, outcome: Outcome, error: BaseException | None) -> None:
-        if outcome.verb == "fail":
-            # Not the message of the error, which may contain parts of the payload.
-            logger.warning("task %d: attempt %d failed: %s", task.id, task.attempt, type(error).__name__)
         with self._slots:
             if task not in self._running:  # it was released when the worker stopped
                 return
@@ -225,6 +222,9 @@ class Run:
             self._running.remove(task)
             self._free += 1
             self._slots.notify()
+        if outcome.verb == "fail":
+            # Not the message of the error, which may contain parts of the payload.
+            logger.warning("task %d: attempt %d failed: %s", task.id, task.attempt, type(error).__name__)
         if self._stopping.is_set():
             self._commands.put(PROGRESS)
 

@@ -9,7 +9,7 @@ from typing import Any, Union
 
 Delay = Union[float, timedelta]  # a number means seconds
 
-
+_LONGEST_PAUSE = 100 * 365.25 * 86_400
 _ZERO = re.compile(r"(?<!\\)(\\\\)*\\u0000")
 
 
@@ -24,6 +24,14 @@ def to_json(value: Any) -> str:
 
 def to_seconds(delay: Delay) -> float:
     return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+
+
+def to_pause(delay: Delay) -> float:
+    """A number of seconds that PostgreSQL takes as an interval from now."""
+    seconds = to_seconds(delay)
+    if not 0 <= seconds <= _LONGEST_PAUSE:
+        raise ValueError(f"a delay must be between 0 seconds and 100 years, not {seconds} seconds")
+    return seconds
 
 
 def to_interval(delay: Delay | str) -> str:

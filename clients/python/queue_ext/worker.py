@@ -17,7 +17,7 @@ import psycopg
 from .connection import Connect
 from .drain import Drain
 from .handlers import Around, Handler, Handlers
-from .run import STOP, Run, Settings
+from .run import STOP, Run, Settings, logger
 from .values import Delay, to_seconds
 
 H = TypeVar("H", bound=Handler)
@@ -75,6 +75,7 @@ class Worker:
         event loop, other functions in threads."""
 
         def register(handler: H) -> H:
+            self._check_not_started()
             self._handlers.add(kind, handler)
             return handler
 
@@ -84,6 +85,7 @@ class Worker:
         """Decorates a function that is called as hook(task, call) and returns what call() returns, for tracing and metrics.
 
         Coroutine functions go around handlers that are coroutine functions, and await call(); others around others."""
+        self._check_not_started()
         self._handlers.add_around(hook)
         return hook
 
@@ -140,6 +142,10 @@ class Worker:
         """The same on an asynchronous connection."""
         return await Drain(self._settings, self._handlers, raise_errors, limit).run_async(connection)
 
+    def _check_not_started(self) -> None:
+        if self._started:
+            raise RuntimeError("add handlers and hooks before the worker runs")
+
     def _new_run(self, loop: asyncio.AbstractEventLoop | None) -> Run:
         if self._started:
             raise RuntimeError("a worker runs only once: make another one")
@@ -151,7 +157,13 @@ class Worker:
         loop = asyncio.new_event_loop()
 
         def run() -> None:
-            loop.run_forever()
+            is_stopped = False
+            while not is_stopped:
+                try:
+                    loop.run_forever()
+                    is_stopped = True
+                except BaseException as error:  # asyncio passes on SystemExit and KeyboardInterrupt; its awaiter gets it, too
+                    logger.error("the event loop continues after %s", type(error).__name__)
             loop.close()
 
         threading.Thread(target=run, name="queue_ext event loop", daemon=True).start()

@@ -7,6 +7,7 @@ Libraries that are not installed are skipped. Each test has a queue of its own.
 
 import asyncio
 import contextlib
+import ctypes
 import importlib.util
 import json
 import logging
@@ -23,6 +24,7 @@ from psycopg.rows import dict_row
 from queue_ext import Discard, Retry, Snooze, Stopped, Task, Worker
 from queue_ext import push, push_async, push_many, push_many_async
 from queue_ext.acknowledge import Acknowledger
+from queue_ext.handlers import Threads
 
 URL = os.environ["DATABASE_URL"]
 logging.getLogger("queue_ext").setLevel(logging.CRITICAL)
@@ -355,6 +357,67 @@ class Drain(Case):
         self.assertEqual(self.work.drain(self.connection), 1)
         self.assertEqual((self.get_here(id)["state"], self.get_here(id)["result"]), ("completed", {"ok": True}))
 
+    def test_delays_that_are_not_valid_are_errors_of_the_handler(self):
+        inputs = [float("inf"), float("nan"), -1, 1e12, timedelta(days=-1), "soon"]
+        for make in (Retry, Snooze):
+            for delay in inputs:
+                with self.subTest(make=make, delay=delay), self.assertRaises(ValueError):
+                    make(delay)
+
+    def test_exceptions_that_cannot_be_shown_are_failed_attempts(self):
+        class NoDelay(Retry):
+            def __init__(self):
+                pass
+
+        class NoDelayOrMessage(Snooze):
+            def __init__(self):
+                pass
+
+        class NoText(Exception):
+            def __str__(self):
+                raise SystemExit("no text")
+
+        class NoTextToDiscard(Discard):
+            def __str__(self):
+                raise ValueError("no text")
+
+        class Later(Retry):
+            delay = float("inf")
+
+            def __init__(self):
+                Exception.__init__(self, "later")
+
+        for error in (NoDelay, NoDelayOrMessage, NoText, NoTextToDiscard, Later):
+            with self.subTest(error=error):
+
+                def fail(task, error=error):
+                    raise error()
+
+                work = self.worker()
+                work.handler()(fail)
+                id = self.push(max_attempts=1)
+                self.assertEqual(work.drain(self.connection), 1)
+                self.assertEqual(self.get_here(id)["state"], "failed")
+                self.assertTrue(self.get_here(id)["errors"][0]["error"])
+
+    def test_what_ends_the_process_is_raised(self):
+        for asynchronous in (False, True):
+            for error in (KeyboardInterrupt, SystemExit):
+                with self.subTest(error=error, asynchronous=asynchronous):
+
+                    def fail(task, error=error):
+                        raise error
+
+                    async def fail_async(task, error=error):
+                        raise error
+
+                    work = self.worker()
+                    work.handler()(fail_async if asynchronous else fail)
+                    self.push()
+                    with self.assertRaises(error):
+                        work.drain(self.connection)
+                    self.connection.rollback()
+
     def test_errors_can_be_raised(self):
         self.work.handler()(lambda task: 1 / 0)
         self.push()
@@ -428,6 +491,10 @@ class Drain(Case):
 
 async def nothing(task):
     await asyncio.sleep(0)
+
+
+def raise_in_thread(thread_id, error):
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
 class Run(Case):
@@ -797,6 +864,57 @@ class Run(Case):
 
         asyncio.run(main())
         self.assertEqual(self.get(id)["state"], "completed")
+
+    def test_an_exit_within_a_coroutine_ends_neither_the_loop_nor_the_worker(self):
+        worker = self.worker(concurrency=1)
+
+        async def leave():
+            raise SystemExit(3)
+
+        @worker.handler("exits")
+        async def wait_for_exit(task):
+            await asyncio.create_task(leave())
+
+        worker.handler()(nothing)
+        failed = push(self.db, self.queue, kind="exits", max_attempts=1)
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.await_state(failed, "failed")
+            self.await_state(id, "completed")
+        self.assertIn("SystemExit", self.errors(failed)[0])
+
+    def test_an_error_raised_in_a_thread_from_outside_costs_no_slot(self):
+        worker, threads = self.worker(concurrency=1), []
+
+        @worker.handler()
+        def handle(task):
+            threads.append(threading.get_ident())
+
+        end = Threads._end
+
+        def end_after_an_error(self, task, *others):
+            if task.kind == "hit":
+                task.kind = "was hit"
+                raise TimeoutError("from outside")
+            end(self, task, *others)
+
+        with self.running(worker):
+            self.await_state(push(self.db, self.queue), "completed")
+            raise_in_thread(threads[0], TimeoutError)  # an idle thread sees it when it wakes up
+            for _ in range(3):
+                self.await_state(push(self.db, self.queue), "completed")
+            with unittest.mock.patch.object(Threads, "_end", end_after_an_error):
+                self.await_state(push(self.db, self.queue, kind="hit", max_attempts=1), "failed")
+            self.await_state(push(self.db, self.queue), "completed")
+
+    def test_handlers_cannot_be_added_to_a_worker_that_runs(self):
+        worker = self.worker()
+        with self.running(worker):
+            self.assertTrue(worker.ready.wait(30))
+            with self.assertRaisesRegex(RuntimeError, "before"):
+                worker.handler()(nothing)
+            with self.assertRaisesRegex(RuntimeError, "before"):
+                worker.around(lambda task, call: call())
 
     def test_handlers_are_registered_once(self):
         worker = self.worker()
