@@ -13,7 +13,7 @@ from psycopg.errors import LockNotAvailable
 
 from .connection import Connection, GaveUp, Link, first_line, is_about_values, is_too_large
 from .heartbeat import Heartbeat, extend
-from .outcomes import Outcome
+from .outcomes import UNCOMMITTED, Outcome
 from .task import Task
 
 Report = tuple[Task, Outcome]
@@ -81,7 +81,9 @@ class Acknowledger:
             last = last or None in reports
             for report in filter(None, reports):
                 outcome = report[1]
-                groups.setdefault((outcome.verb, outcome.delay, outcome.permanent), []).append(report)
+                # A transaction that has completed a task may have locked it: its report must not delay others.
+                key = (outcome.verb, outcome.delay, outcome.permanent, report[0].completed)
+                groups.setdefault(key, []).append(report)
             for group in groups.values():
                 for part in _parts(group):
                     self._send(part)
@@ -135,7 +137,9 @@ class Acknowledger:
         for task, outcome in group:
             self._finish(task)
             # After a lost connection nobody knows whether the first report was accepted.
-            if task.id not in accepted and tries == 1 and not repeated:
+            if outcome is UNCOMMITTED and task.id in accepted:
+                self._logger.warning("task %d: the transaction that completed it was not committed", task.id)
+            if task.id not in accepted and tries == 1 and not (repeated or task.completed):
                 self._logger.warning("task %d: too late to %s it, its lease is lost", task.id, outcome.verb)
 
     @staticmethod

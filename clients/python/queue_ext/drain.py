@@ -8,7 +8,7 @@ from typing import Any, Callable, Generator, Union
 
 from .caller import Parameters, Rows, execute, execute_async, sqlstate
 from .handlers import Handlers
-from .outcomes import Discard, Outcome, Retry, Snooze, Stopped
+from .outcomes import UNCOMMITTED, Discard, Outcome, Retry, Snooze, Stopped
 from .run import Settings
 from .task import COLUMNS, Task
 from .values import to_interval, to_json
@@ -101,7 +101,7 @@ class Drain:
             lease_of_task = {"id": str(task.id), "token": str(task.token)}
             if task.unsent_progress is not None:
                 yield _PROGRESS, {**lease_of_task, "progress": task.unsent_progress}
-            if outcome.verb in _REPORTS:
+            if outcome.verb in _REPORTS and outcome is not UNCOMMITTED:
                 yield _REPORTS[outcome.verb], {**lease_of_task, **_as_text(outcome)}
         raise RuntimeError(f"stopped after {self._limit} tasks: a task seems to become due again and again")
 

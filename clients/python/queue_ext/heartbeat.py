@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -19,13 +20,21 @@ _EXTEND = """
 SELECT e.id, extract(epoch FROM e.lease_until - clock_timestamp())::float8, e.cancel_requested
 FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout),
      LATERAL queue.extend_many(CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s, %s, %s::jsonb[]) AS e"""
-_LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE = "1000", "50"  # in milliseconds
+_LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _LOCK_TIMEOUT_IF_COMPLETED = "1000", "50", "1"  # in milliseconds
 
 
 def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> None:
     """Extends the leases, and stops tasks that are cancelled or lost.
 
     One by one, if a handler has locked its task by a transaction that is still open, or if the progress cannot be stored."""
+    # The transaction that completes a task has it locked, so that nobody else can claim it. But it can be rolled back.
+    for task in tasks:
+        if task.completed:
+            with contextlib.suppress(LockNotAvailable):
+                _extend(connection, [task], lease, _LOCK_TIMEOUT_IF_COMPLETED)
+    tasks = [task for task in tasks if not task.completed]
+    if not tasks:
+        return
     try:
         _extend(connection, tasks, lease, _LOCK_TIMEOUT)
     except psycopg.Error as error:
@@ -88,7 +97,8 @@ class Heartbeat:
         with self._changed:
             for task in tasks:
                 before = self._held.get(task.id)
-                if before is not None:  # this worker has lost the lease and has claimed the task again
+                # This worker has claimed the task again: it has lost the lease, unless the report is just being accepted.
+                if before is not None and not before.ended:
                     before.stop("lost")
                     self._logger.warning("task %d: its lease was lost", task.id)
                 self._held[task.id] = task
@@ -132,7 +142,7 @@ class Heartbeat:
         while self._await(self._until_deadline):
             now = time.monotonic()
             for task in self._tasks():
-                if task.deadline <= now and not task.ended:
+                if task.deadline <= now and not (task.ended or task.completed):
                     task.stop("lost")
                     self._lose(task)
 
@@ -144,9 +154,8 @@ class Heartbeat:
             return not self._ended
 
     def _tasks(self) -> list[Task]:
-        # The transaction in which a handler completes its task locks it, so that no other worker can claim it.
         with self._changed:
-            return [task for task in self._held.values() if not task.completed]
+            return list(self._held.values())
 
     def _lose(self, task: Task) -> None:
         if self.remove(task):
@@ -160,6 +169,7 @@ class Heartbeat:
         return self._next_beat - time.monotonic()
 
     def _until_deadline(self) -> float:
-        # A task whose handler has ended is not stopped. The server decides whether its report comes in time.
-        self._next_deadline = min((task.deadline for task in self._tasks() if not task.ended), default=float("inf"))
+        # A task whose handler has ended or completed it is not stopped: the server decides whether that is in time.
+        tasks = (task for task in self._tasks() if not (task.ended or task.completed))
+        self._next_deadline = min((task.deadline for task in tasks), default=float("inf"))
         return self._next_deadline - time.monotonic()

@@ -50,13 +50,15 @@ class Outcome(NamedTuple):
 
 
 NOTHING = Outcome("nothing")
+# What a handler that has completed its task itself ends with. The server refuses it after the commit.
+UNCOMMITTED = Outcome("fail", "the transaction that completed the task was not committed")
 RELEASE = Outcome("release", delay=0)
 _OF_REASON = {"cancelled": Outcome("cancel"), "shutdown": RELEASE, "lost": NOTHING}
 
 
 def of_result(task: Task, result: Any) -> Outcome:
     """The outcome of a handler that has returned. Raises an error if the result is not JSON."""
-    return NOTHING if task.completed else Outcome("complete", None if result is None else to_json(result))
+    return UNCOMMITTED if task.completed else Outcome("complete", None if result is None else to_json(result))
 
 
 def of_error(task: Task, error: BaseException) -> Outcome:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import random
 import threading
 import time
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .acknowledge import Acknowledger
 from .connection import Connect, Connection, GaveUp, Link, Outage, state_of
 from .handlers import Handlers, Loop, Threads
 from .heartbeat import Heartbeat
-from .outcomes import NOTHING, RELEASE, Outcome
+from .outcomes import NOTHING, RELEASE, UNCOMMITTED, Outcome
 from .task import COLUMNS, Task
 
 logger = logging.getLogger("queue_ext")
@@ -27,6 +28,7 @@ logger = logging.getLogger("queue_ext")
 STOP, PROGRESS = "stop", "progress"  # the messages to the thread that runs the worker; others are errors
 _UNREPORTED = 10  # times the concurrency: with so many reports on their way, nothing more is claimed
 _WAIT = "30 seconds"  # after that a waiting worker claims again
+_LONGEST_PAUSE = 0.2  # between claims after waits that ended for nothing
 _GRACE = 5.0  # seconds for handlers to heed the stop signal, and then for the last reports
 
 _FATAL = ("QX002", "42501")  # no such queue, or no right on it: no retry helps
@@ -130,6 +132,7 @@ class Run:
     def _claim(self) -> None:
         try:
             self._link.call(lambda connection: None, self._is_fatal)
+            in_vain = 0
             while free := self._await_free():
                 claimed_at, rows = self._link.call(lambda connection: self._claim_some(connection, free), self._is_fatal)
                 if not self._ready.is_set():
@@ -138,6 +141,10 @@ class Run:
                 self._start([Task(row) for row in rows], claimed_at)
                 if len(rows) < free:  # there are no more
                     self._link.call(self._wait, self._is_fatal)
+                # A wait can end at once, for example by a statement timeout. Then the loop must not become a busy one.
+                in_vain = 0 if rows else in_vain + 1
+                if in_vain > 3:
+                    self._stopping.wait(random.uniform(0, min(_LONGEST_PAUSE, 0.1 * 2 ** min(in_vain - 4, 10))))
         finally:
             self._link.close()
             self._claim_ended.set()
@@ -222,7 +229,7 @@ class Run:
             self._running.remove(task)
             self._free += 1
             self._slots.notify()
-        if outcome.verb == "fail":
+        if outcome.verb == "fail" and outcome is not UNCOMMITTED:
             # Not the message of the error, which may contain parts of the payload.
             logger.warning("task %d: attempt %d failed: %s", task.id, task.attempt, type(error).__name__)
         if self._stopping.is_set():
@@ -235,7 +242,7 @@ class Run:
         deadline = time.monotonic() + seconds
         while self._running or not self._claim_ended.is_set():
             try:
-                message = self._commands.get(timeout=max(0, deadline - time.monotonic()))
+                message = self._commands.get(timeout=min(max(0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
             except queue.Empty:
                 return False
             if message == STOP:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import queue
-import signal
 import socket
 import threading
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Callable, Iterator, Sequence, TypeVar
+from typing import Any, Callable, Sequence, TypeVar
 
 import psycopg
 
@@ -18,10 +19,14 @@ from .connection import Connect
 from .drain import Drain
 from .handlers import Around, Handler, Handlers
 from .run import STOP, Run, Settings, logger
+from .signals import calling
 from .values import Delay, to_seconds
 
 H = TypeVar("H", bound=Handler)
 A = TypeVar("A", bound=Around)
+
+# The first worker of a process needs none.
+_suffixes = itertools.chain([""], (f"/{n}" for n in itertools.count(2)))
 
 
 class Worker:
@@ -33,7 +38,8 @@ class Worker:
     - lease: how long a task waits if this process dies. None means the lease of the task or of its queue.
     - heartbeat: the longest time between two heartbeats, which extend the leases. A third of a short lease is sooner.
     - shutdown_timeout: how long handlers may go on after the worker was told to stop.
-    - name: shown by queue.workers, and in the errors of tasks. The default has the host's name and the process id.
+    - name: shown by queue.workers, and in the errors of tasks. The default has the host's name and the process id, and
+      a number from the second worker of a process on.
 
     Times are numbers of seconds or timedeltas. "ready" is set after the first claim that has succeeded. A worker runs once.
     """
@@ -51,16 +57,25 @@ class Worker:
     ) -> None:
         if isinstance(connection, str):
             psycopg.conninfo.conninfo_to_dict(connection)  # raises an error if it is malformed
+        queues = [queues] if isinstance(queues, str) else list(queues)
+        if not queues:
+            raise ValueError("a worker needs at least one queue")
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
+        if lease is not None and not 0 < to_seconds(lease) < float("inf"):
+            raise ValueError("lease must be a finite time of more than 0 seconds")
+        if not to_seconds(heartbeat) > 0:  # nor NaN
+            raise ValueError("heartbeat must be more than 0 seconds")
+        if not to_seconds(shutdown_timeout) >= 0:
+            raise ValueError("shutdown_timeout must be at least 0 seconds")
         self._settings = Settings(
             connect=connection,
-            queues=[queues] if isinstance(queues, str) else list(queues),
+            queues=queues,
             concurrency=concurrency,
             lease=None if lease is None else timedelta(seconds=to_seconds(lease)),
             heartbeat=to_seconds(heartbeat),
             shutdown_timeout=to_seconds(shutdown_timeout),
-            name=name or f"{socket.gethostname()[:100]}:{os.getpid()}",
+            name=name or "",
         )
         self.ready = threading.Event()
         self._handlers = Handlers()
@@ -94,7 +109,7 @@ class Worker:
         share an event loop in a thread of its own."""
         loop = self._new_loop() if self._handlers.any_is_async() else None
         try:
-            with self._stop_on_signals(signals):
+            with calling(self.stop) if signals else contextlib.nullcontext():
                 self._new_run(loop).run()
         finally:
             if loop is not None:
@@ -114,7 +129,7 @@ class Worker:
             loop.call_soon_threadsafe(lambda: done.set_exception(error) if error else done.set_result(None))
 
         cancelled: asyncio.CancelledError | None = None
-        with self._stop_on_signals(signals):
+        with calling(self.stop) if signals else contextlib.nullcontext():
             threading.Thread(target=supervise, name="queue_ext worker", daemon=True).start()
             while not done.done():
                 try:
@@ -136,11 +151,11 @@ class Worker:
 
         Returns how many times a handler was called. With raise_errors an error of a handler is raised and not recorded. A
         task that becomes due again and again ends it at the limit."""
-        return Drain(self._settings, self._handlers, raise_errors, limit).run(connection)
+        return Drain(self._settings_of_run(), self._handlers, raise_errors, limit).run(connection)
 
     async def drain_async(self, connection: Any, *, raise_errors: bool = False, limit: int = 10_000) -> int:
         """The same on an asynchronous connection."""
-        return await Drain(self._settings, self._handlers, raise_errors, limit).run_async(connection)
+        return await Drain(self._settings_of_run(), self._handlers, raise_errors, limit).run_async(connection)
 
     def _check_not_started(self) -> None:
         if self._started:
@@ -150,7 +165,12 @@ class Worker:
         if self._started:
             raise RuntimeError("a worker runs only once: make another one")
         self._started = True
-        return Run(self._settings, self._handlers, self._commands, self.ready, loop)
+        return Run(self._settings_of_run(), self._handlers, self._commands, self.ready, loop)
+
+    def _settings_of_run(self) -> Settings:
+        """The settings with a name, which is made late because the process may have been forked since the constructor."""
+        name = self._settings.name or f"{socket.gethostname()[:100]}:{os.getpid()}{next(_suffixes)}"
+        return replace(self._settings, name=name)
 
     @staticmethod
     def _new_loop() -> asyncio.AbstractEventLoop:
@@ -168,15 +188,3 @@ class Worker:
 
         threading.Thread(target=run, name="queue_ext event loop", daemon=True).start()
         return loop
-
-    @contextlib.contextmanager
-    def _stop_on_signals(self, wanted: bool) -> Iterator[None]:
-        # Not loop.add_signal_handler: it would not be called while a handler blocks the event loop.
-        wanted = wanted and threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGTERM, signal.SIGINT) if wanted else ()
-        before = {number: signal.signal(number, lambda *_: self.stop()) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 import threading
 import time
 import unittest
@@ -25,6 +26,7 @@ from queue_ext import Discard, Retry, Snooze, Stopped, Task, Worker
 from queue_ext import push, push_async, push_many, push_many_async
 from queue_ext.acknowledge import Acknowledger
 from queue_ext.handlers import Threads
+from queue_ext.run import Run as RunOfWorker
 
 URL = os.environ["DATABASE_URL"]
 logging.getLogger("queue_ext").setLevel(logging.CRITICAL)
@@ -822,8 +824,6 @@ class Run(Case):
         ):
             with self.subTest(connection=connection, queue=queue), self.assertRaises(psycopg.Error):
                 Worker(connection, queue).run(signals=False)
-        with self.assertRaises(psycopg.Error):
-            Worker(URL, self.queue, lease=-1).run(signals=False)
         with self.assertRaises(psycopg.ProgrammingError):
             Worker("nonsense")
 
@@ -915,6 +915,112 @@ class Run(Case):
                 worker.handler()(nothing)
             with self.assertRaisesRegex(RuntimeError, "before"):
                 worker.around(lambda task, call: call())
+
+    def test_a_signal_stops_all_workers_of_the_process(self):
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        workers = [self.worker(), self.worker(), self.worker()]
+
+        async def main():
+            runs = [asyncio.create_task(worker.run_async()) for worker in workers]
+            for worker in workers:
+                await asyncio.to_thread(worker.ready.wait, 30)
+            workers[0].stop()
+            await asyncio.wait_for(runs[0], 30)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(asyncio.gather(*runs), 30)
+
+        asyncio.run(main())
+        self.assertEqual([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], before)
+
+    def test_a_completed_task_whose_transaction_was_rolled_back_keeps_its_lease(self):
+        worker = self.worker(lease=1)
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL) as connection:
+                task.complete(connection)
+                connection.rollback()
+            stopped = task.stopped.wait(2.5)
+            with psycopg.connect(URL) as connection:
+                task.complete(connection, stopped)
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            task = self.await_state(id, "completed")
+        self.assertEqual((task["result"], task["attempt"]), (False, 1))
+
+    def test_a_completion_that_was_not_committed_is_a_failed_attempt(self):
+        worker = self.worker(lease=60)
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL) as connection:
+                task.complete(connection)
+                if task.attempt == 1:
+                    connection.rollback()
+
+        id = push(self.db, self.queue)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 2)
+        self.assertEqual(self.errors(id), ["the transaction that completed the task was not committed"])
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("not committed", logs.output[0])
+
+    def test_arguments_are_checked(self):
+        for options in (
+            {"heartbeat": 0}, {"heartbeat": -1}, {"heartbeat": float("nan")}, {"lease": 0}, {"lease": -1}, {"lease": float("inf")},
+            {"shutdown_timeout": -1}, {"shutdown_timeout": float("nan")}, {"concurrency": 0}, {"queues": []},
+        ):  # fmt: skip
+            with self.subTest(options), self.assertRaises(ValueError):
+                Worker(URL, **options)
+
+    def test_a_shutdown_can_wait_for_ever(self):
+        worker, begun, end = self.worker(shutdown_timeout=float("inf")), threading.Event(), threading.Event()
+
+        @worker.handler()
+        def handle(task):
+            begun.set()
+            end.wait(30)
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.assertTrue(begun.wait(30))
+            worker.stop()
+            end.set()
+            self.await_state(id, "completed")
+
+    def test_an_idle_worker_whose_waits_end_at_once_pauses(self):
+        claims, claim = [], RunOfWorker._claim_some
+
+        def count(self, connection, limit):
+            claims.append(limit)
+            return claim(self, connection, limit)
+
+        worker = Worker(self.url_of_role({"statement_timeout": "15ms"}), self.queue)
+        worker.handler()(lambda task: None)
+        with unittest.mock.patch.object(RunOfWorker, "_claim_some", count), self.running(worker):
+            self.assertTrue(worker.ready.wait(30))
+            time.sleep(2)
+            self.assertLess(len(claims), 50)
+            self.await_state(push(self.db, self.queue), "completed")
+
+    def test_workers_have_names_of_their_own(self):
+        names = {self.worker()._settings_of_run().name for _ in range(3)}
+        self.assertEqual(len(names), 3)
+        self.assertTrue(all(f":{os.getpid()}" in name for name in names))
+
+    def test_a_connection_that_refuses_autocommit_is_closed(self):
+        opened = []
+
+        def connect():
+            connection = psycopg.connect(URL)
+            connection.execute("SELECT 1")  # begins a transaction
+            opened.append(connection)
+            return connection
+
+        worker = Worker(connect, self.queue)
+        with self.running(worker):
+            await_condition(lambda: opened and opened[0].closed)
 
     def test_handlers_are_registered_once(self):
         worker = self.worker()
