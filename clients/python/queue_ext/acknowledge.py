@@ -114,8 +114,8 @@ class Acknowledger:
             return self._execute(connection, group)
 
         def is_final(error: BaseException) -> bool:
-            # A group that is lost twice with its connection may be the reason.
-            is_suspect = tries > 1 and len(group) > 1
+            # A group or a long text that is lost twice with an open connection may be the reason.
+            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > _GROUP_SIZE)
             return is_suspect or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
 
         try:
@@ -144,10 +144,12 @@ class Acknowledger:
 
     @staticmethod
     def _is_to_wait(task: Task, error: BaseException) -> bool:
-        if is_too_large(error):  # or the server is only busy
-            task.refusals += 1
-            return task.refusals < _TRIES_IF_TOO_LARGE
-        return isinstance(error, LockNotAvailable)
+        if isinstance(error, LockNotAvailable):
+            return True
+        if is_about_values(error) or not isinstance(error, (psycopg.Error, OSError)):
+            return False
+        task.refusals += 1  # it is too large, or the server is only busy
+        return task.refusals < _TRIES_IF_TOO_LARGE
 
     def _send_instead(self, task: Task, outcome: Outcome, error: Exception) -> None:
         """The server cannot store the result or the error, for example in its encoding."""
@@ -180,16 +182,19 @@ class Acknowledger:
         return {row[0] for row in connection.execute(_STATEMENTS[outcome.verb], arguments)}
 
 
+def _size(report: Report) -> int:
+    return len(report[1].text or "") + len(report[0].unsent_progress or "")
+
+
 def _parts(group: list[Report]) -> Iterator[list[Report]]:
     part: list[Report] = []
     size = 0
     for report in group:
-        length = len(report[1].text or "") + len(report[0].unsent_progress or "")
-        if part and size + length > _GROUP_SIZE:
+        if part and size + _size(report) > _GROUP_SIZE:
             yield part
             part, size = [], 0
         part.append(report)
-        size += length
+        size += _size(report)
     yield part
 
 

@@ -104,10 +104,12 @@ class Run:
             if not self._hurry:
                 self._await_end(_GRACE)
             self._release_running()
+        if self._unreported == 0:
+            self._gave_up.set()  # there is no reason to wait for connections
         self._acknowledger.end()
         acknowledger.join(_GRACE)
-        if acknowledger.is_alive():
-            logger.error("not all results could be reported: their tasks are retried when the leases end")
+        if self._unreported > 0:
+            logger.error("%d outcomes could not be reported: the tasks are retried when their leases end", self._unreported)
         self._gave_up.set()
         self._heartbeat.end()
         self._threads.end()

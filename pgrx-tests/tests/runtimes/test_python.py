@@ -625,6 +625,31 @@ class Run(Case):
             self.db.execute(f"ALTER ROLE role_{os.getpid()} CONNECTION LIMIT 3")
             self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
 
+    def test_a_long_result_that_always_loses_the_connection_is_a_failure(self):
+        execute, worker = Acknowledger._execute, self.worker()
+
+        def execute_short(self, connection, group):
+            if any(outcome.verb == "complete" for _, outcome in group):
+                connection.close()
+                raise psycopg.OperationalError("lost")
+            return execute(self, connection, group)
+
+        worker.handler()(lambda task: "x" * 9_000_000)
+        id = push(self.db, self.queue, max_attempts=1)
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_short):
+            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+                self.await_state(id, "failed")
+        self.assertIn("the result cannot be stored", self.errors(id)[0])
+
+    def test_a_stop_does_not_wait_for_connections_that_nothing_needs(self):
+        worker, opened = Worker(self.url_of_role({"connection limit": 1}), self.queue), time.monotonic()
+        with self.assertLogs("queue_ext", "WARNING") as logs:
+            with self.running(worker):
+                await_condition(lambda: any("too many connections" in line for line in logs.output))
+                opened = time.monotonic()
+        self.assertLess(time.monotonic() - opened, 4)
+        self.assertFalse(any("could not be reported" in line for line in logs.output), logs.output)
+
     def test_a_short_statement_timeout_and_a_locked_task_cost_no_leases(self):
         worker, locked, end = Worker(self.url_of_role({"statement_timeout": "500ms"}), self.queue, lease=2), threading.Event(), threading.Event()
 
