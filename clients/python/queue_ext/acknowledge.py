@@ -12,7 +12,7 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 
 from .connection import Connection, GaveUp, Link, first_line, is_about_values, is_too_large
-from .heartbeat import Heartbeat, extend
+from .heartbeat import GROUP_SIZE, Heartbeat, extend
 from .outcomes import UNCOMMITTED, Outcome
 from .task import Task
 
@@ -20,7 +20,6 @@ Report = tuple[Task, Outcome]
 
 # A transaction that a handler left open may lock its task. It must not delay the reports of others for ever.
 _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _PAUSE_IF_LOCKED = "1000", "50", 2.0
-_GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 _TRIES_IF_TOO_LARGE = 3  # of a report that is sent alone
 _IDS = "CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s"
 _FROM = "FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout), LATERAL"
@@ -115,7 +114,7 @@ class Acknowledger:
 
         def is_final(error: BaseException) -> bool:
             # A group or a long text that is lost twice with an open connection may be the reason.
-            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > _GROUP_SIZE)
+            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE)
             return is_suspect or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
 
         try:
@@ -190,7 +189,7 @@ def _parts(group: list[Report]) -> Iterator[list[Report]]:
     part: list[Report] = []
     size = 0
     for report in group:
-        if part and size + _size(report) > _GROUP_SIZE:
+        if part and size + _size(report) > GROUP_SIZE:
             yield part
             part, size = [], 0
         part.append(report)

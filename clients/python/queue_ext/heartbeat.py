@@ -15,6 +15,8 @@ from psycopg.errors import LockNotAvailable
 from .connection import Connection, Link, is_about_values, is_too_large
 from .task import Task
 
+GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
+
 # The lock timeout applies to this statement alone, because set_config is local to the transaction and runs first.
 _EXTEND = """
 SELECT e.id, extract(epoch FROM e.lease_until - clock_timestamp())::float8, e.cancel_requested
@@ -26,7 +28,8 @@ _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _LOCK_TIMEOUT_IF_COMPLETED = "1000", "50", "
 def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> None:
     """Extends the leases, and stops tasks that are cancelled or lost.
 
-    One by one, if a handler has locked its task by a transaction that is still open, or if the progress cannot be stored."""
+    One by one, if a handler has locked its task by a transaction that is still open, or if the progress cannot be stored
+    or is long."""
     # The transaction that completes a task has it locked, so that nobody else can claim it. But it can be rolled back.
     for task in tasks:
         if task.completed:
@@ -34,6 +37,10 @@ def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | Non
                 _extend(connection, [task], lease, _LOCK_TIMEOUT_IF_COMPLETED)
     tasks = [task for task in tasks if not task.completed]
     if not tasks:
+        return
+    if len(tasks) > 1 and sum(len(task.unsent_progress or "") for task in tasks) > GROUP_SIZE:
+        for task in tasks:
+            extend(connection, [task], lease)
         return
     try:
         _extend(connection, tasks, lease, _LOCK_TIMEOUT)

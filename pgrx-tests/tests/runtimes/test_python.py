@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 
 from queue_ext import Discard, Retry, Snooze, Stopped, Task, Worker
 from queue_ext import push, push_async, push_many, push_many_async
+from queue_ext import heartbeat
 from queue_ext.acknowledge import Acknowledger
 from queue_ext.handlers import Threads
 from queue_ext.run import Run as RunOfWorker
@@ -708,6 +709,29 @@ class Run(Case):
         with self.running(worker):
             await_condition(lambda: self.get(id)["progress"] == {"page": 3})
             end.set()
+
+    def test_long_progress_is_sent_in_statements_of_its_own(self):
+        worker, end, sizes, extend = self.worker(lease=1), threading.Event(), [], heartbeat._extend
+        together = threading.Barrier(3, timeout=30)
+
+        def record(connection, tasks, *others):
+            sizes.append(sum(len(task.unsent_progress or "") for task in tasks))
+            extend(connection, tasks, *others)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()
+            task.set_progress("x" * 5_000_000)
+            end.wait(30)
+
+        ids = push_many(self.db, self.queue, range(3))
+        with unittest.mock.patch.object(heartbeat, "_extend", record), self.running(worker):
+            query = "SELECT count(*) AS n FROM queue.all_tasks WHERE queue = %s AND pg_column_size(progress) > 10000"
+            await_condition(lambda: self.db.execute(query, [self.queue]).fetchone()["n"] == 3)
+            end.set()
+            for id in ids:
+                self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
+        self.assertEqual(max(sizes), 5_000_002)
 
     def test_progress_that_cannot_be_stored_costs_no_lease(self):
         worker, together = self.worker(lease=1, concurrency=2), threading.Barrier(2, timeout=30)
