@@ -711,7 +711,7 @@ class Run(Case):
             end.set()
 
     def test_long_progress_is_sent_in_statements_of_its_own(self):
-        worker, end, sizes, extend = self.worker(lease=1), threading.Event(), [], heartbeat._extend
+        worker, end, sizes, extend = self.worker(lease=60, heartbeat=0.2), threading.Event(), [], heartbeat._extend
         together = threading.Barrier(3, timeout=30)
 
         def record(connection, tasks, *others):
