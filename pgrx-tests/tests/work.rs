@@ -326,7 +326,7 @@ fn pushing_many_costs_the_same_in_a_session_that_knew_few_queues() {
         "{by_sql}; SELECT count(queue.create('queue ' || n)) FROM generate_series(1, 3000) AS n"
     ))
     .expect("create");
-    let mut least = |client: &mut Client| {
+    let least = |client: &mut Client| {
         (0..5)
             .map(|_| cost(client, |client| client.batch_execute(many).expect("push")))
             .fold(f64::MAX, f64::min)
