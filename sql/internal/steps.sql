@@ -166,7 +166,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 BEGIN
     RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
                    WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
-        OR awaited.until <= clock_timestamp()
+        OR (awaited.until <= clock_timestamp()) IS TRUE
            AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
 END
 $$;
@@ -220,7 +220,8 @@ DECLARE
     row     record;
 BEGIN
     FOR row IN
-        SELECT a.*, t.id AS live, t.queue AS of, t.state, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
+        SELECT a.*, t.id AS live, t.queue AS of, t.state,
+               t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
             SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true

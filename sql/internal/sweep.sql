@@ -273,7 +273,8 @@ COMMENT ON FUNCTION queue_internal.sweep_groups IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
 
 -- A task that somebody has deleted by hand leaves the row of its key behind. Such a key is free, but its row remains until
--- the next push with that key. A dump may still bring the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
+-- the next push with that key. A dump may still bring the task of a key whose task left no trace. Returns the last key
+-- that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

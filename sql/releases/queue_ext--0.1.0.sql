@@ -3256,7 +3256,8 @@ COMMENT ON FUNCTION queue_internal.sweep_groups IS
     'Leaves events for the groups of a queue in which a task can be admitted.';
 
 -- A task that somebody has deleted by hand leaves the row of its key behind. Such a key is free, but its row remains until
--- the next push with that key. A dump may still bring the task of a key whose task left no trace. Returns the last key that it checked, or null at the end.
+-- the next push with that key. A dump may still bring the task of a key whose task left no trace. Returns the last key
+-- that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_keys(INOUT queue text, INOUT key text, max_rows integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -4465,7 +4466,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 BEGIN
     RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
                    WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
-        OR awaited.until <= clock_timestamp()
+        OR (awaited.until <= clock_timestamp()) IS TRUE
            AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
 END
 $$;
@@ -4519,7 +4520,8 @@ DECLARE
     row     record;
 BEGIN
     FOR row IN
-        SELECT a.*, t.id AS live, t.queue AS of, t.state, t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
+        SELECT a.*, t.id AS live, t.queue AS of, t.state,
+               t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
             SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true

@@ -211,6 +211,15 @@ CALL queue.maintain();
 SELECT state, run_at > now() + interval '1 day' AS later FROM queue.tasks WHERE id = :id;
 SELECT queue.cancel(:id);
 
+-- An event about a suspended task that has not come wakes nobody.
+SELECT queue.push('orders') AS id \gset
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'orders') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'never'));
+INSERT INTO queue_internal.events (queue, task_id) VALUES ('orders', :id);
+SELECT count(*) AS claimed FROM queue.claim('1 minute', 'orders');
+SELECT state FROM queue.tasks WHERE id = :id;
+SELECT queue.cancel(:id);
+
 -- A dead letter that is put back still learns how the task has ended that it waited for, though that left no trace.
 SELECT queue.create('bare', '{"keep_history": false}');
 SELECT queue.push('orders') AS waiter, queue.push('bare') AS other \gset
