@@ -1,6 +1,7 @@
 //! Code that the suites and the demo share: temporary Postgres servers, waiting for conditions, and the fault
 //! campaigns.
 
+pub mod built;
 pub mod clock;
 pub mod cluster;
 pub mod counters;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use queue_ext_tests::cluster::{home, major_version, run_folder};
 use queue_ext_tests::installation::Installation;
-use queue_ext_tests::{Cluster, Settings, brief};
+use queue_ext_tests::{Cluster, Settings, brief, built};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent")
@@ -96,9 +96,8 @@ fn the_metadata_is_complete_and_of_this_version() {
 /// Builds the files, but for the Debian packages of other versions, into a folder.
 fn publish(name: &str) -> PathBuf {
     let out = run_folder(name);
-    let test = std::env::current_exe().expect("this test");
-    let built = test.ancestors().find(|folder| folder.ends_with("target")).expect("the folder of the build");
-    assert!(built.join("release/queue").exists(), "start the tests with pgrx-tests/run");
+    // packaging/release takes it from there.
+    built::program();
     let path = |more: PathBuf| {
         let before = std::env::var("PYTHONPATH").unwrap_or_default();
         format!("{}:{before}", more.display())

@@ -1,11 +1,10 @@
 //! The dashboard itself, as a process.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use queue_ext_tests::{Cluster, SOON, eventually};
+use queue_ext_tests::{Cluster, SOON, built, eventually};
 use serde_json::Value;
 
 use super::http::{self, Answer};
@@ -17,15 +16,8 @@ pub struct Dashboard {
     pub address: String,
 }
 
-/// The program, which is built beside this test.
 fn program() -> Command {
-    let mut path = std::env::current_exe().expect("this test");
-    while path.file_name().is_some_and(|name| name != "deps") {
-        path.pop();
-    }
-    let program: PathBuf = path.with_file_name("queue");
-    assert!(program.exists(), "{} is not built; start the tests with pgrx-tests/run", program.display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(built::program());
     command.arg("dashboard");
     command.stdin(Stdio::null()).env_remove("QUEUE_DASHBOARD_TOKEN").env_remove("DATABASE_URL");
     command

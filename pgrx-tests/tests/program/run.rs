@@ -1,23 +1,16 @@
 //! The program as a process.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use queue_ext_tests::{Cluster, SOON, cluster, eventually};
+use queue_ext_tests::{Cluster, SOON, built, cluster, eventually};
 use serde_json::Value;
 
-/// The program, which is built beside this test, with an environment that has nothing of this process about databases.
+/// The program, with an environment that has nothing of this process about databases.
 pub fn program() -> Command {
-    let mut path = std::env::current_exe().expect("this test");
-    while path.file_name().is_some_and(|name| name != "deps") {
-        path.pop();
-    }
-    let program: PathBuf = path.with_file_name("queue");
-    assert!(program.exists(), "{} is not built; start the tests with pgrx-tests/run", program.display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(built::program());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PG") || name == "DATABASE_URL") {
         command.env_remove(name);
     }

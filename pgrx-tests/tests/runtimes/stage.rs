@@ -9,7 +9,7 @@ use std::time::Duration;
 use postgres::Client;
 use queue_ext_tests::cluster::{bindir, signal};
 use queue_ext_tests::languages::{self, Start};
-use queue_ext_tests::{Cluster, Settings, eventually};
+use queue_ext_tests::{Cluster, Settings, built, eventually};
 
 /// How long to wait for a worker on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -33,15 +33,9 @@ const RUNTIMES: &[Runtime] = &[
 /// The script, which starts the program `queue` that was built beside this test.
 fn queue_work(script: &Path) -> Option<Start> {
     let start = languages::bash(script)?;
-    let test = std::env::current_exe().expect("this test");
-    let built =
-        test.ancestors().find(|folder| folder.ends_with("deps")).and_then(Path::parent).expect("its folder");
-    let path = std::env::var("PATH").expect("PATH");
-    let path = format!("{}:{}:{path}", built.display(), bindir().display());
-    assert!(
-        built.join("queue").exists(),
-        "the program queue is not built; start the tests with pgrx-tests/run"
-    );
+    let program = built::program();
+    let folder = program.parent().expect("its folder").display();
+    let path = format!("{folder}:{}:{}", bindir().display(), std::env::var("PATH").expect("PATH"));
     Some(Box::new(move || {
         let mut command = start();
         command.env("PATH", &path);
