@@ -93,11 +93,11 @@ RETURNS SETOF bigint LANGUAGE plproxy AS $$
 $$;
 
 CREATE FUNCTION queue_shard.extend_many(
-    integer, bigint[], bigint[], interval, jsonb[], OUT id bigint, OUT lease_until timestamptz,
-    OUT cancel_requested boolean)
+    integer, bigint[], bigint[], interval, jsonb[], boolean, OUT id bigint, OUT lease_until timestamptz,
+    OUT cancel_requested boolean, OUT extended boolean)
 RETURNS SETOF record LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
-    SELECT * FROM queue.extend_many($2, $3, $4, $5);
+    SELECT * FROM queue.extend_many($2, $3, $4, $5, $6);
 $$;
 
 CREATE FUNCTION queue_shard.cancel(integer, text, text) RETURNS text LANGUAGE plproxy AS $$

@@ -274,8 +274,10 @@ COMMENT ON FUNCTION queue.release_many(bigint[], bigint[], interval) IS
     'Gives many tasks back; returns the ids of those whose shard is available and whose token is current.';
 
 CREATE FUNCTION queue.extend_many(
-    ids bigint[], tokens bigint[], lease interval DEFAULT NULL, progress jsonb[] DEFAULT NULL)
-RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    ids bigint[], tokens bigint[], lease interval DEFAULT NULL, progress jsonb[] DEFAULT NULL,
+    skip_locked boolean DEFAULT false)
+RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean, extended boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     part record;
 BEGIN
@@ -286,7 +288,7 @@ BEGIN
         GROUP BY 1
     LOOP
         BEGIN
-            RETURN QUERY SELECT * FROM queue_shard.extend_many(part.shard, part.ids, part.tokens, lease, part.progress);
+            RETURN QUERY SELECT * FROM queue_shard.extend_many(part.shard, part.ids, part.tokens, lease, part.progress, skip_locked);
         EXCEPTION WHEN OTHERS THEN
             IF queue_shard.failure(SQLSTATE, SQLERRM) IS NULL THEN
                 RAISE;
@@ -296,7 +298,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[]) IS
+COMMENT ON FUNCTION queue.extend_many(bigint[], bigint[], interval, jsonb[], boolean) IS
     'Extends many leases; returns a row for each task whose shard is available and whose token is current.';
 
 -- The tasks of the last shard are completed in the transaction that claims there; those of the others before.

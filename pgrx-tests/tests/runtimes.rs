@@ -288,6 +288,22 @@ fn a_handler_that_blocks_the_event_loop_costs_no_lease() {
     });
 }
 
+#[test]
+fn a_handler_that_locks_its_task_costs_no_lease() {
+    each("runtimes-locked", &SERVER, |stage| {
+        stage.configure(r#"{"lease": "2 seconds"}"#);
+        let worker = stage.start(&[]);
+        stage.execute(
+            "SELECT queue.push($1, '{\"seconds\": 7}', kind => 'lock', lease => '1 minute') FROM generate_series(1, 3)",
+        );
+        stage.push(20, "sleep", r#"{"seconds": 5}"#);
+        stage.drained();
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        assert_eq!((stage.count("effect"), stage.count("ended")), (3, 20));
+        worker.stop();
+    });
+}
+
 /// The functions of each library one by one, in its own language.
 #[test]
 fn the_libraries_do_what_their_functions_say() {

@@ -165,7 +165,8 @@ class Acknowledger:
         """Sends reports whose outcomes differ only in their texts. Returns the ids of the tasks that were accepted."""
         tasks, outcome = [task for task, _ in group], group[0][1]
         if outcome.verb != "complete" and any(task.unsent_progress for task in tasks):
-            extend(connection, tasks, self._lease)  # for the next attempt
+            if extend(connection, tasks, self._lease):  # for the next attempt
+                raise LockNotAvailable("the task is locked, and so its progress cannot be stored yet")
         if outcome.verb == "cancel":
             return {task.id for task in tasks if _confirm_cancel(connection, task)}
         lock_timeout = _LOCK_TIMEOUT if len(group) > 1 else _LOCK_TIMEOUT_ALONE

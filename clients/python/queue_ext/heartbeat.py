@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -10,75 +9,66 @@ from datetime import timedelta
 from typing import Callable, Iterable, Sequence
 
 import psycopg
-from psycopg.errors import LockNotAvailable
 
 from .connection import Connection, Link, is_about_values, is_too_large
 from .task import Task
 
 GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 
-# The lock timeout applies to this statement alone, because set_config is local to the transaction and runs first.
 _EXTEND = """
-SELECT e.id, extract(epoch FROM e.lease_until - clock_timestamp())::float8, e.cancel_requested
-FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout),
-     LATERAL queue.extend_many(CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s, %s, %s::jsonb[]) AS e"""
-_LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _LOCK_TIMEOUT_IF_COMPLETED = "1000", "50", "1"  # in milliseconds
+SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended
+FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
 
 
-def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> None:
-    """Extends the leases, and stops tasks that are cancelled or lost.
+def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
+    """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
+    example one in which their handler completes them: they are not changed, and not waited for.
 
-    One by one, if a handler has locked its task by a transaction that is still open, or if the progress cannot be stored
-    or is long."""
-    # The transaction that completes a task has it locked, so that nobody else can claim it. But it can be rolled back.
-    for task in tasks:
-        if task.completed:
-            with contextlib.suppress(LockNotAvailable):
-                _extend(connection, [task], lease, _LOCK_TIMEOUT_IF_COMPLETED)
-    tasks = [task for task in tasks if not task.completed]
-    if not tasks:
-        return
+    One by one, if the progress cannot be stored or is long."""
     if len(tasks) > 1 and sum(len(task.unsent_progress or "") for task in tasks) > GROUP_SIZE:
-        for task in tasks:
-            extend(connection, [task], lease)
-        return
+        return _extend_one_by_one(connection, tasks, lease)
     try:
-        _extend(connection, tasks, lease, _LOCK_TIMEOUT)
+        return _extend(connection, tasks, lease)
     except psycopg.Error as error:
-        if not (_is_about_progress(error) or isinstance(error, LockNotAvailable)):
+        if not _is_about_progress(error, tasks):
             raise
-        for task in tasks:
-            try:
-                _extend(connection, [task], lease, _LOCK_TIMEOUT_ALONE)
-            except LockNotAvailable:
-                pass
-            except psycopg.Error as own_error:
-                if task.unsent_progress is None or not _is_about_progress(own_error):
-                    raise
-                task.unsent_progress = None
-                _extend(connection, [task], lease, _LOCK_TIMEOUT_ALONE)
+    if len(tasks) > 1:
+        return _extend_one_by_one(connection, tasks, lease)
+    tasks[0].unsent_progress = None
+    return _extend(connection, tasks, lease)
 
 
-def _is_about_progress(error: BaseException) -> bool:
-    return is_about_values(error) or is_too_large(error)
+def _extend_one_by_one(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
+    return [locked for task in tasks for locked in extend(connection, [task], lease)]
 
 
-def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None, lock_timeout: str) -> None:
+def _is_about_progress(error: BaseException, tasks: Sequence[Task]) -> bool:
+    return any(task.unsent_progress for task in tasks) and (is_about_values(error) or is_too_large(error))
+
+
+def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
     began = time.monotonic()
     progress = [task.unsent_progress for task in tasks]
     arrays = [[task.id for task in tasks], [task.token for task in tasks], lease, progress if any(progress) else None]
-    answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, [lock_timeout, *arrays])}
+    answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, arrays)}
+    locked = []
     for task, sent in zip(tasks, progress):
         if task.id not in answers:
+            # The transaction that completes a task can have been committed, and nothing is lost.
             if not task.completed:
                 task.stop("lost")
             continue
-        task.lease_seconds, cancel_requested = answers[task.id]
-        task.deadline = began + task.lease_seconds
-        if task.unsent_progress is sent:
-            task.unsent_progress = None
+        seconds, cancel_requested, extended = answers[task.id]
+        task.deadline = began + seconds
         if cancel_requested:
             task.stop("cancelled")
+        if not extended:
+            locked.append(task)
+            continue
+        task.lease_seconds = seconds
+        if task.unsent_progress is sent:
+            task.unsent_progress = None
+    return locked
 
 
 class Heartbeat:
@@ -134,10 +124,10 @@ class Heartbeat:
             self._connected()
             while self._await(self._until_beat):
                 tasks = self._tasks()
-                self._link.call(lambda connection: extend(connection, tasks, self._lease), lambda error: False)
+                locked = self._link.call(lambda connection: extend(connection, tasks, self._lease), lambda error: False)
                 now = time.monotonic()
                 for task in tasks:
-                    task.beat_at = now + self._pause(task)
+                    task.beat_at = now + self._pause(task) / (4 if task in locked else 1)
                     if task.reason == "lost" and not task.ended:
                         self._lose(task)
         finally:

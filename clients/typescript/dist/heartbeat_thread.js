@@ -19,7 +19,7 @@ port.on("message", (order) => {
     if ("hold" in order) {
         for (const { key, id, token, seconds, since } of order.hold) {
             const held = {
-                key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, completing: false, locked: false,
+                key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, completing: false,
             };
             granted(held, seconds, since);
             leases.set(key, held);
@@ -90,10 +90,7 @@ async function beat() {
     const active = [...leases.values()].filter((held) => held.completing || held.ends > now());
     const pace = Math.min(...active.map((held) => held.pace));
     try {
-        const alone = active.filter((held) => held.locked || held.completing);
-        await extend(active.filter((held) => !held.locked && !held.completing), pace);
-        for (const held of alone)
-            await extend([held], pace);
+        await extend(active, pace);
         if (failures > 0)
             report({ worked: true });
         failures = 0;
@@ -108,22 +105,18 @@ async function extend(batch, pace) {
         return;
     const since = now();
     const progress = batch.map((held) => held.progress);
-    const wait = batch.length === 1 && batch[0].completing ? 1 : Math.max(1, Math.ceil(pace * 100));
     let rows;
     try {
-        // The time limit holds for this statement alone. It is set before extend_many is called because the last argument
-        // depends on it.
         rows = await connection.query(`
-      SELECT e.id, e.cancel_requested, extract(epoch FROM e.lease_until - clock_timestamp())::float8 AS seconds
-      FROM set_config('lock_timeout', $5, true) AS s (set), queue.extend_many(
-          $1::bigint[], $2::bigint[], $3::interval, CASE WHEN s.set IS NOT NULL THEN $4::jsonb[] END) AS e`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-            progress.some((json) => json !== null) ? progress : null, `${wait}ms`], Math.max(1, pace));
+      SELECT id, cancel_requested, extended, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds
+      FROM queue.extend_many($1::bigint[], $2::bigint[], $3::interval, $4::jsonb[], skip_locked => true)`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
+            progress.some((json) => json !== null) ? progress : null], Math.max(1, pace));
     }
     catch (error) {
         const code = sqlState(error) ?? "";
-        if (isConnectionLost(error) || !/^(22|54|53200|55P03|57014)/.test(code))
+        if (isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code))
             throw error;
-        await isolate(batch, pace, code);
+        await isolate(batch, pace, error);
         return;
     }
     // If the worker has claimed a task again, only the newer lease counts.
@@ -137,10 +130,16 @@ async function extend(batch, pace) {
     for (const row of rows) {
         const held = newest.get(row.id);
         kept.add(held);
-        granted(held, Number(row.seconds), since);
-        held.locked = false;
-        if (held.progress === progress[batch.indexOf(held)])
-            held.progress = null;
+        if (row.extended === "t") {
+            granted(held, Number(row.seconds), since);
+            if (held.progress === progress[batch.indexOf(held)])
+                held.progress = null;
+        }
+        else {
+            // Another transaction has locked the task, for example one in which its handler completes it.
+            held.ends = since + Number(row.seconds);
+            held.due = since + held.pace / 4;
+        }
         const cancelledNow = row.cancel_requested === "t";
         if (cancelledNow && !held.cancelled)
             cancelled.push(held.key);
@@ -155,29 +154,25 @@ async function extend(batch, pace) {
             leases.delete(held.key);
     lost(left.filter((held) => !held.completing));
 }
-/** One task has made the statement fail for all: a handler's transaction has locked it, or its progress is not valid
- *  for PostgreSQL, or too long. Halves the batch until that task is alone. */
-async function isolate(batch, pace, code) {
+/** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, or too long. Halves the
+ *  batch until that task is alone. */
+async function isolate(batch, pace, error) {
     const [first, second] = batch;
-    // A statement timeout that is shorter than the one for locks looks like a lock, unless the progress is long.
-    const locked = code === "55P03" || (/^5[37]/.test(code) && (first.progress?.length ?? 0) < 64_000);
     if (second !== undefined) {
         const half = batch.length >> 1;
         await extend(batch.slice(0, half), pace);
         await extend(batch.slice(half), pace);
+        return;
     }
-    else if (locked) {
-        first.locked = true;
-        first.due = now() + pace;
-    }
-    else if (first.progress === null) {
+    const long = first.progress !== null && first.progress.length >= 64_000;
+    if (/^5[37]/.test(sqlState(error) ?? "") && !long)
+        throw error; // The server is only busy.
+    if (first.progress === null) {
         throw new Error("the server refuses to extend leases: are the options lease and heartbeat valid?");
     }
-    else {
-        report({ warning: `task ${first.id}: PostgreSQL cannot store its progress` });
-        first.progress = null;
-        await extend(batch, pace);
-    }
+    report({ warning: `task ${first.id}: PostgreSQL cannot store its progress` });
+    first.progress = null;
+    await extend(batch, pace);
 }
 function lost(batch) {
     if (batch.length === 0)

@@ -25,3 +25,9 @@ SELECT id - :first AS nth, lease_until BETWEEN statement_timestamp() + '60 s' AN
 FROM queue.extend_many(:'ids', :'tokens', progress => ARRAY['1', '2', '3']::jsonb[]) ORDER BY 1;
 SELECT payload, progress FROM queue.tasks ORDER BY id;
 SELECT queue.extend_many('{}', '{}');
+-- With skip_locked the same, as long as nobody has locked a task.
+SELECT id - :first AS nth, cancel_requested, extended
+FROM queue.extend_many(:'ids', :'tokens', progress => ARRAY['4', NULL, '6']::jsonb[], skip_locked => true) ORDER BY 1;
+SELECT payload, progress FROM queue.tasks ORDER BY id;
+SELECT queue.extend_many('{}', '{}', skip_locked => true);
+SELECT pg_temp.refused('SELECT queue.extend_many(''{1}'', ''{1}'', skip_locked => NULL)');

@@ -44,6 +44,15 @@ async def effect(task):
         await task.complete_async(db, {"ok": True})
 
 
+@worker.handler("lock")
+async def lock(task):
+    async with await connect() as db:
+        await db.execute("SELECT queue.step(%s, %s, 'locks', 'true')", [task.id, task.token])
+        await db.execute("SELECT pg_sleep(%s)", [task.payload["seconds"]])
+        await insert(db, task, "effect")
+        await task.complete_async(db)
+
+
 @worker.handler("plain")
 async def plain(task):
     return {"n": task.payload["n"]}

@@ -43,6 +43,15 @@ def effect(task):
         task.complete(db, {"ok": True})
 
 
+@worker.handler("lock")
+def lock(task):
+    with connect() as db:
+        db.execute("SELECT queue.step(%s, %s, 'locks', 'true')", [task.id, task.token])
+        db.execute("SELECT pg_sleep(%s)", [task.payload["seconds"]])
+        insert(db, task, "effect")
+        task.complete(db)
+
+
 @worker.handler("plain")
 def plain(task):
     return {"n": task.payload["n"]}

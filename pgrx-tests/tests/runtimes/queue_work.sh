@@ -29,6 +29,9 @@ case ${QUEUE_TASK_KIND:-} in
 	effect)
 		sql --single-transaction -c "INSERT INTO effects (task, token, what) VALUES ($attempt, 'effect')" \
 			-c "SELECT queue.complete($attempt, '{\"ok\": true}')" > /dev/null ;;
+	lock)
+		sql --single-transaction -c "SELECT queue.step($attempt, 'locks', 'true'), pg_sleep($(number seconds))" \
+			-c "INSERT INTO effects (task, token, what) VALUES ($attempt, 'effect')" -c "SELECT queue.complete($attempt)" > /dev/null ;;
 	plain) printf '{"n": %s}' "$(number n)" ;;
 	sleep)
 		# Before the command is asked to stop, so that no signal is missed.

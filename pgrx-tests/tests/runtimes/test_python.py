@@ -716,7 +716,7 @@ class Run(Case):
 
         def record(connection, tasks, *others):
             sizes.append(sum(len(task.unsent_progress or "") for task in tasks))
-            extend(connection, tasks, *others)
+            return extend(connection, tasks, *others)
 
         @worker.handler()
         def handle(task):

@@ -64,6 +64,12 @@ worker.handler("effect", (task) => transaction(async (db) => {
   await insert(db, task, "effect");
   await task.complete(db, { ok: true });
 }));
+worker.handler("lock", (task) => transaction(async (db) => {
+  await db.query("SELECT queue.step($1, $2, 'locks', 'true')", [task.id, task.token]);
+  await db.query("SELECT pg_sleep($1)", [task.payload.seconds]);
+  await insert(db, task, "effect");
+  await task.complete(db);
+}));
 worker.handler("plain", (task) => ({ n: task.payload.n }));
 worker.handler("sleep", async (task) => {
   await record(task, "begun");

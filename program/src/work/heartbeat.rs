@@ -15,15 +15,18 @@ use super::link::Link;
 use crate::connect::Session;
 use crate::failure::Failure;
 
-const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested \
-    FROM queue.extend_many($1, $2, make_interval(secs => $3))";
+// A handler may have locked its task, for example to complete it in a transaction of its own: the others do not wait.
+const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended \
+    FROM queue.extend_many($1, $2, make_interval(secs => $3), skip_locked => true)";
 
 /// Runs until the worker has ended.
 pub async fn run(context: Rc<Context>) {
     let mut link = Link::impatient(&context);
     let mut last = Instant::now();
+    let mut all_extended = true;
     loop {
-        let every = context.leases.third().map(|third| third.min(context.options.heartbeat));
+        let divisor = if all_extended { 1 } else { 4 };
+        let every = context.leases.third().map(|third| third.min(context.options.heartbeat) / divisor);
         match every {
             // A new lease can be shorter than the others.
             Some(every) => tokio::select! {
@@ -43,7 +46,10 @@ pub async fn run(context: Rc<Context>) {
         }
         let limit = every.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(10));
         match extend(&mut link, &context, &leases, limit).await {
-            Ok(()) => link.works(),
+            Ok(all) => {
+                all_extended = all;
+                link.works();
+            }
             Err(failure) => {
                 let pause = link.failed(&failure);
                 tokio::time::sleep(pause).await;
@@ -55,12 +61,13 @@ pub async fn run(context: Rc<Context>) {
     }
 }
 
+/// Whether all were extended.
 async fn extend(
     link: &mut Link,
     context: &Context,
     leases: &[Rc<Lease>],
     limit: Duration,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| lease.token).collect();
     let length_wanted = context.options.lease.map(|lease| lease.as_secs_f64());
@@ -75,10 +82,10 @@ async fn extend(
             Ok((sent, session.rows(EXTEND, &arguments).await?))
         })
         .await?;
-    let extended: BTreeMap<i64, (f64, bool)> =
+    let held: BTreeMap<i64, (f64, bool)> =
         rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
     for lease in leases {
-        match extended.get(&lease.id) {
+        match held.get(&lease.id) {
             Some((seconds, cancel_requested)) => {
                 lease.extended(sent, length(*seconds));
                 if *cancel_requested {
@@ -91,5 +98,5 @@ async fn extend(
             }
         }
     }
-    Ok(())
+    Ok(rows.iter().all(|row| row.get(3)))
 }
