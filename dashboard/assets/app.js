@@ -77,6 +77,7 @@ function take(seen, answer, address) {
 
 function show(page, parameters, address) {
   const main = $("main");
+  main.dataset.shown = address; // for tests
   bar(page);
   if (!overview || asker !== address) {
     main.replaceChildren(problem(lost.problem));

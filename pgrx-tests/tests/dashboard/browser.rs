@@ -103,8 +103,12 @@ impl Browser {
         if answer.status == 200 { Ok(value) } else { Err(format!("{path}: {value}")) }
     }
 
+    /// Opens a page of the dashboard and waits for it, because a click on the page before could go astray.
     pub fn open(&self, address: &str) {
         self.call("POST", "/url", &json!({"url": address})).expect("open the page");
+        let shown = "return document.querySelector('form.login') !== null
+            || document.getElementById('main').dataset.shown === location.hash";
+        self.eventually(&format!("{address} is shown"), || self.run(shown) == true);
     }
 
     /// The result of a script.
