@@ -7,7 +7,7 @@ use super::load::QUEUES;
 const PUSH_MANY: &str = "SELECT queue.push_many($1, $2::text[]::jsonb[])";
 const COMPLETE_MANY: &str = "SELECT queue.complete_many($1, $2)";
 const EXTEND_MANY: &str = "SELECT id, (extract(epoch FROM lease_until) * 1000000)::bigint \
-                           FROM queue.extend_many($1, $2, $3::text::interval)";
+                           FROM queue.extend_many($1, $2, $3::text::interval, skip_locked => $4) WHERE extended";
 
 impl Client {
     pub(super) fn push_many(&mut self, session: &mut Session) -> Result<(), postgres::Error> {
@@ -56,7 +56,8 @@ impl Client {
             for held in all {
                 self.journal.effect(effect(held, None));
             }
-            for row in session.query(EXTEND_MANY, &[&ids, &tokens, &text])? {
+            let skip_locked = self.random.chance(50);
+            for row in session.query(EXTEND_MANY, &[&ids, &tokens, &text, &skip_locked])? {
                 let place = ids.iter().position(|id| *id == row.get::<_, i64>(0)).expect("asked for");
                 self.journal.settle(first + place, effect(&all[place], Some(row.get(1))));
             }

@@ -209,7 +209,9 @@ impl Post {
             .batch_execute("SELECT queue.configure('default', '{\"keep_history\": false}')")
             .expect("keep no history");
         let completed = "SELECT count(*) FROM queue.claim('1 minute') AS t, queue.complete(t.id, t.token) WHERE t.id = $1";
-        assert_eq!(self.ask::<i64>(completed, &[&id]), 1, "{}", self.url);
+        eventually(&format!("it is completed ({})", self.url), SOON, || {
+            self.ask::<i64>(completed, &[&id]) == 1
+        });
     }
 
     /// Sends SIGTERM to a worker, and waits until it has exited with status 0.

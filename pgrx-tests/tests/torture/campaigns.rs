@@ -39,7 +39,9 @@ fn a_lost_lease_is_noticed() {
     let settings = "queue.durable_leases = off\nwal_writer_delay = 10s\nwal_writer_flush_after = 1GB";
     let (round, length) = (Duration::from_millis(1500), Duration::from_secs(300));
     let verdict = play_with("durable", "lost-lease", round, length, "", settings.into());
-    assert!(verdict.violations.iter().any(|violation| violation.invariant == "I5"), "{verdict}");
+    // It is given to two workers, or it expires although it was claimed.
+    let noticed = |invariant| verdict.violations.iter().any(|violation| violation.invariant == invariant);
+    assert!(noticed("I5") || noticed("I18"), "{verdict}");
 }
 
 /// Nothing grows: a round to warm up, and two to compare with it.

@@ -160,7 +160,7 @@ mutants! { seen:
     /// A step is stored with a stale token.
     stale_steps: "quiet",
         "SELECT pg_temp.mutate('queue_internal.step', 'PERFORM queue.assert_lease(id, token);', '')",
-        "I7";
+        "I7 I21";
     /// A lease reaches beyond the timeout of the attempt.
     leases_beyond_the_timeout: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'least(started + leased, queue_internal.timeout_at(',
@@ -270,7 +270,7 @@ fn published_before_the_commit() {
     let mutant = "
         CREATE EXTENSION dblink;
         SELECT pg_temp.mutate('queue_internal.push', 'IF key IS NULL AND after IS NULL AND batch IS NULL THEN', $$
-            IF key IS NULL AND after IS NULL AND batch IS NULL AND group_key IS NULL THEN
+            IF key IS NULL AND after IS NULL AND batch IS NULL AND group_key IS NULL AND start_by IS NULL AND timeout IS NULL THEN
                 SELECT d.id INTO id FROM public.dblink(
                     format('host=%s user=postgres dbname=postgres', current_setting('unix_socket_directories')),
                     format('INSERT INTO queue.tasks (queue, payload) VALUES (%L, %L) RETURNING id', queue, payload))
