@@ -10,7 +10,7 @@
     servers.py lint DIR     pgspot, which checks the SQL scripts, from PyPI
     servers.py docs DIR     MkDocs, which builds the site from docs/, from PyPI
     servers.py metrics DIR  Prometheus and an exporter for it, from Debian's packages; OpenTelemetry, from PyPI
-    servers.py browser DIR  Chromium and its driver, from Debian's packages
+    servers.py browser DIR  Chromium and its driver, from Debian's packages, and axe-core from npm
     servers.py plproxy DIR  PL/Proxy, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py pgq DIR      PgQ, added to the PostgreSQL 15 in DIR, from Debian's packages
     servers.py libraries DIR  SQLAlchemy, Django, Drizzle, Prisma and others, for the tests of the client libraries
@@ -42,6 +42,8 @@ DEBIAN = [
 ]
 # The fonts are for the screenshots in the docs; a server has none.
 BROWSER = ["chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core"]
+# The rules of accessibility that the pages of the dashboard are checked with.
+NPM_AXE = "axe-core@4.14.1"
 # Part of every Debian system, and must not be mixed with another version.
 NEVER = re.compile(r"^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|gcc-12-base)$")
 
@@ -222,6 +224,9 @@ def browser(target):
     if not shutil.which("apt-get"):
         sys.exit("the browser comes from Debian's packages here")
     fetch_packages(BROWSER, target)
+    # Without npm, only the test of accessibility fails.
+    if shutil.which("npm"):
+        run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", target, NPM_AXE)
 
 
 def languages(target):

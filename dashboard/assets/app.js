@@ -3,8 +3,10 @@
 import { children, h, nodes } from "./dom.js";
 import { get, known, may, openSession, Problem, setToken } from "./api.js";
 import { clock, count, now, setClock, span } from "./format.js";
-import { problem } from "./parts.js";
+import { heading, problem } from "./parts.js";
 import { listen } from "./actions.js";
+import { controls, paused } from "./controls.js";
+import { keys } from "./keys.js";
 import * as queues from "./pages/queues.js";
 import * as queue from "./pages/queue.js";
 import * as tasks from "./pages/tasks.js";
@@ -57,7 +59,7 @@ async function look() {
   } finally {
     if (mine === turn) {
       const pause = Math.max(EVERY, (performance.now() - began) * SHARE);
-      setTimeout(() => mine === turn && !document.hidden && look(), pause);
+      setTimeout(() => mine === turn && !document.hidden && !paused() && look(), pause);
     }
   }
   if (mine === turn) show(page, parameters, address);
@@ -85,9 +87,12 @@ function show(page, parameters, address) {
     shown = null;
     return;
   }
-  const content = nodes([data instanceof Problem ? problem(data) : page.render({ overview, data, parameters })]);
+  const content = nodes([data instanceof Problem ? [heading(page.title(parameters)), problem(data)] : page.render({ overview, data, parameters })]);
   if (address === shown) {
+    const focused = document.activeElement;
     children(main, content);
+    // A row that moved has lost the focus. If the element is gone, the keyboard stays in the page.
+    if (document.activeElement !== focused) (focused.isConnected ? focused : main).focus({ preventScroll: true });
   } else {
     main.replaceChildren(...content);
     if (shown !== null) { scrollTo(0, 0); main.focus({ preventScroll: true }); }
@@ -115,7 +120,8 @@ function bar(current) {
   const old = overview?.queues.at ? overview.clock - overview.queues.at : 0;
   const stale = Boolean(lost);
   const mode = may() ? h("span", { class: "mode acting" }, "actions on") : h("span", { class: "mode" }, "read-only");
-  children($("live"), [mode, h("span", { class: stale ? "dot stale" : "dot" }), stale ? "stale" : old > OLD ? `${span(old)} old` : "live"]);
+  children($("live"), [mode, h("span", { class: stale ? "dot stale" : paused() ? "dot paused" : "dot" }),
+    stale ? "stale" : paused() ? "paused" : old > OLD ? `${span(old)} old` : "live"]);
   document.body.classList.toggle("stale", stale);
   $("stale").hidden = !lost;
   if (lost) {
@@ -149,14 +155,10 @@ function login(wrong) {
 }
 
 addEventListener("hashchange", look);
-document.addEventListener("visibilitychange", () => document.hidden || look());
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, select, textarea, dialog");
-  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  const field = document.querySelector("input[type=search]");
-  if (field) field.focus();
-  else location.hash = "#/tasks";
+document.addEventListener("visibilitychange", () => document.hidden || paused() || look());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the hash is the address of the page
+  $("main").focus();
 });
 document.addEventListener("submit", (event) => {
   const search = event.target.closest("form[data-search]");
@@ -169,4 +171,5 @@ document.addEventListener("change", (event) => {
   if (search && event.target.tagName === "SELECT") tasks.search(search);
 });
 listen(look);
+keys(controls(look));
 look();

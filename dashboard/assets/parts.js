@@ -35,18 +35,19 @@ export function button(action, target, label, more = {}) {
   }, label);
 }
 
-// A table that becomes cards on narrow screens, so each cell has its column's title.
+// A table that becomes cards on narrow screens, so each cell has its column's title, and each element its role, which
+// the layout of cards would take away.
 // columns: [title, cell(row), class]; a title that starts with "." is only for screen readers.
 export function table(caption, columns, rows, keyOf, rowClass = () => null) {
   const title = ([text]) => text.replace(/^\./, "");
-  const head = columns.map((column) => h("th", { scope: "col", class: column[2] },
+  const head = columns.map((column) => h("th", { scope: "col", role: "columnheader", class: column[2] },
     column[0].startsWith(".") ? h("span", { class: "hearable" }, title(column)) : title(column)));
-  const body = rows.map((row) => h("tr", { "data-key": keyOf(row), class: rowClass(row) },
+  const body = rows.map((row) => h("tr", { role: "row", "data-key": keyOf(row), class: rowClass(row) },
     columns.map((column) => h("td", {
-      class: column[2], "data-label": column[0].startsWith(".") ? null : title(column),
+      role: "cell", class: column[2], "data-label": column[0].startsWith(".") ? null : title(column),
     }, h("div", { class: "cell" }, column[1](row))))));
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hearable" }, caption),
-    h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+  return h("div", { class: "scroll" }, h("table", { role: "table" }, h("caption", { class: "hearable" }, caption),
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), h("tbody", { role: "rowgroup" }, body)));
 }
 
 export const empty = (title, ...text) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, ...text));

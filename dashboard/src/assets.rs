@@ -10,12 +10,15 @@ static FILES: &[(&str, &str, &str)] = files! {
     "/": "text/html; charset=utf-8", "index.html";
     "/style.css": "text/css; charset=utf-8", "style.css";
     "/icon.svg": "image/svg+xml", "icon.svg";
+    "/theme.js": "text/javascript; charset=utf-8", "theme.js";
     "/app.js": "text/javascript; charset=utf-8", "app.js";
     "/api.js": "text/javascript; charset=utf-8", "api.js";
     "/dom.js": "text/javascript; charset=utf-8", "dom.js";
     "/format.js": "text/javascript; charset=utf-8", "format.js";
     "/parts.js": "text/javascript; charset=utf-8", "parts.js";
     "/actions.js": "text/javascript; charset=utf-8", "actions.js";
+    "/controls.js": "text/javascript; charset=utf-8", "controls.js";
+    "/keys.js": "text/javascript; charset=utf-8", "keys.js";
     "/pages/queues.js": "text/javascript; charset=utf-8", "pages/queues.js";
     "/pages/queue.js": "text/javascript; charset=utf-8", "pages/queue.js";
     "/pages/tasks.js": "text/javascript; charset=utf-8", "pages/tasks.js";

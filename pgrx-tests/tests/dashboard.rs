@@ -2,16 +2,24 @@
 
 #[path = "dashboard/access.rs"]
 mod access;
+#[path = "dashboard/accessibility.rs"]
+mod accessibility;
 #[path = "dashboard/browser.rs"]
 mod browser;
 #[path = "dashboard/fill.rs"]
 mod fill;
 #[path = "dashboard/http.rs"]
 mod http;
+#[path = "dashboard/phone.rs"]
+mod phone;
 #[path = "dashboard/pictures.rs"]
 mod pictures;
 #[path = "dashboard/program.rs"]
 mod program;
+#[path = "dashboard/screen.rs"]
+mod screen;
+#[path = "dashboard/view.rs"]
+mod view;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,54 @@
+// The keys, and the dialog that lists them. They can be switched off, because speech input and shaky hands can press
+// single keys by mistake.
+
+import { h } from "./dom.js";
+
+const PAGES = { q: "queues", t: "tasks", d: "dead", s: "schedules", w: "workers", h: "health" };
+const LIST = [
+  [["/"], "Search"], [["p"], "Pause or continue refreshing"], [["r"], "Refresh once"], [["c"], "Change the colours"],
+  [["g", "q"], "Queues"], [["g", "t"], "Tasks"], [["g", "d"], "Dead letters"], [["g", "s"], "Schedules"],
+  [["g", "w"], "Workers"], [["g", "h"], "Health"], [["?"], "This list"], [["Esc"], "Close a dialog"],
+];
+const CONTROLS = { p: "pause", r: "refresh", c: "theme", "?": "help" };
+// How long after "g" the letter of a page may follow.
+const SOON = 1500;
+
+let went = -Infinity; // when "g" was pressed
+const off = () => localStorage.getItem("keys") === "off";
+
+function build() {
+  const box = h("input", { type: "checkbox", id: "keys-on", checked: !off() });
+  box.addEventListener("change", () => localStorage.setItem("keys", box.checked ? "on" : "off"));
+  const dialog = h("dialog", { id: "help", "aria-labelledby": "help-title" }, h("form", { method: "dialog" },
+    h("h2", { id: "help-title" }, "Keys"),
+    h("dl", { class: "keys" }, LIST.map(([keys, text]) => h("div", {},
+      h("dt", {}, keys.map((key, i) => [i ? " then " : null, h("kbd", {}, key)])), h("dd", {}, text)))),
+    h("p", { class: "choice" }, box, h("label", { for: "keys-on" }, "Use these keys in this browser")),
+    h("div", { class: "buttons" }, h("button", { class: "button primary", autofocus: true }, "Close"))));
+  document.body.append(dialog);
+  return dialog;
+}
+
+export const openHelp = () => (document.getElementById("help") || build()).showModal();
+
+function search() {
+  const field = document.querySelector("main input[type=search]");
+  if (field) field.focus();
+  else location.hash = "#/tasks";
+}
+
+// `perform` presses a button of the bar.
+export function keys(perform) {
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, select, textarea, dialog");
+    if (typing || off() || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+    const follows = event.timeStamp - went < SOON;
+    went = event.key === "g" && !follows ? event.timeStamp : -Infinity;
+    if (follows && PAGES[event.key]) location.hash = `#/${PAGES[event.key]}`;
+    else if (follows) return;
+    else if (event.key === "/") search();
+    else if (CONTROLS[event.key]) perform(CONTROLS[event.key]);
+    else return;
+    event.preventDefault();
+  });
+}
