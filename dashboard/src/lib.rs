@@ -14,6 +14,7 @@ mod search;
 mod server;
 mod task;
 mod watch;
+mod workers;
 
 use std::pin::Pin;
 use std::process::ExitCode;

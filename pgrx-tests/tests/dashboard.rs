@@ -20,6 +20,8 @@ mod program;
 mod screen;
 #[path = "dashboard/view.rs"]
 mod view;
+#[path = "dashboard/workers.rs"]
+mod workers;
 
 use std::time::{Duration, Instant};
 
