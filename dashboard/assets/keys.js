@@ -10,10 +10,8 @@ const LIST = [
   [["g", "w"], "Workers"], [["g", "h"], "Health"], [["?"], "This list"], [["Esc"], "Close a dialog"],
 ];
 const CONTROLS = { p: "pause", r: "refresh", c: "theme", "?": "help" };
-// How long after "g" the letter of a page may follow.
-const SOON = 1500;
 
-let went = -Infinity; // when "g" was pressed
+let going = false; // "g" was the last key
 const off = () => localStorage.getItem("keys") === "off";
 
 function build() {
@@ -42,10 +40,9 @@ export function keys(perform) {
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, select, textarea, dialog");
     if (typing || off() || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    const follows = event.timeStamp - went < SOON;
-    went = event.key === "g" && !follows ? event.timeStamp : -Infinity;
-    if (follows && PAGES[event.key]) location.hash = `#/${PAGES[event.key]}`;
-    else if (follows) return;
+    const page = going && PAGES[event.key];
+    going = event.key === "g";
+    if (page) location.hash = `#/${page}`;
     else if (event.key === "/") search();
     else if (CONTROLS[event.key]) perform(CONTROLS[event.key]);
     else return;

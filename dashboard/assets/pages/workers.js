@@ -2,14 +2,14 @@
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { dim, empty, heading, lease, link, named, number, part, queueLink, table, taskLink, when } from "../parts.js";
+import { dim, empty, heading, lease, link, named, number, part, problem, queueLink, table, taskLink, when } from "../parts.js";
 import { count, span, now } from "../format.js";
 
 export const label = "Workers";
 export const title = () => "Workers";
 
-// A role that may not see tasks sees the leases and the waits nevertheless.
-export const load = () => get("workers").catch((error) => (error.status === 403 ? null : Promise.reject(error)));
+// If this is refused, for example because the role may not see tasks, the leases and the waits are shown nevertheless.
+export const load = () => get("workers").catch((error) => (error.unreachable ? Promise.reject(error) : { refused: error }));
 
 // How many tasks of a worker are shown, and how many workers the overview has at most.
 const SHOWN = 3;
@@ -36,12 +36,12 @@ function gather(leases, data) {
     worker.waiting += row.waiting;
     worker.queues.push(row.queue);
   }
-  for (const task of data?.tasks || []) {
+  for (const task of data.tasks || []) {
     const worker = of(task.worker);
     worker.tasks.push(task);
     beat(worker, task.beat);
   }
-  for (const { worker: name, tasks, last } of data?.done || []) {
+  for (const { worker: name, tasks, last } of data.done || []) {
     const worker = of(name);
     worker.done = tasks;
     beat(worker, last);
@@ -77,10 +77,10 @@ export function render({ overview, data }) {
     ["Worker", (row) => (row.name ? named(row.name) : dim("without a name")), "main"],
     ["State", (row) => h("span", { class: `badge ${COLOURS[row.state]}`, title: MEANING[row.state] }, row.state), "short"],
     ["Works on", works, "wide"],
-    ["Next lease ends", (row) => lease(row.lease), "number"],
+    ["Lease ends", (row) => lease(row.lease), "number"],
     ["Overdue", (row) => number(row.overdue, "bad"), "number"],
     ["Waits for", (row) => (row.queues.length ? h("span", { title: `${row.waiting} sessions` }, row.queues.map((name) => [queueLink(name), " "])) : dim())],
-    ...(data ? [["Completed", (row) => number(row.done), "number"], ["Last heartbeat", (row) => when(row.beat), "number"]] : []),
+    ...(data.refused ? [] : [["Completed", (row) => number(row.done), "number"], ["Heartbeat", (row) => when(row.beat), "number"]]),
   ];
   return [
     part(overview.workers, (leases) => {
@@ -92,9 +92,8 @@ export function render({ overview, data }) {
         rows.length ? table("Workers", columns, rows, (row) => JSON.stringify(row.name))
           : empty("No workers", "No worker holds a lease, waits for a task or has completed one lately. If tasks are due, the workers are down or the queues are paused."),
         leases.length >= MOST ? h("p", { class: "dim" }, `Only the first ${count(MOST)} pairs of worker and queue are shown.`) : null,
-        h("p", { class: "dim" }, data
-          ? `Completed: in the last ${data.minutes} minutes, among the newest ${count(data.history)} tasks in the history. A worker shows a heartbeat when it claims, extends or completes a task.`
-          : "This role may not see what the workers do: that needs the right of an operator."),
+        data.refused ? problem(data.refused)
+          : h("p", { class: "dim" }, `Completed: in the last ${data.minutes} minutes, among the newest ${count(data.history)} tasks in the history. A worker shows a heartbeat when it claims, extends or completes a task.`),
         h("p", { class: "dim" }, "The SQL-only edition does not show workers that wait."),
       ];
     }),

@@ -50,7 +50,7 @@ fn each_worker_shows_what_it_does_has_done_and_waits_for() {
     let watcher = Dashboard::start(&cluster, "watcher", &[]);
     browser.open(&watcher.page("workers"));
     browser.sees(&row("busy"), "working");
-    browser.sees("main", "needs the right of an operator");
+    browser.sees("main .problem", "42501");
     drop(cluster);
     waits.join().expect("the waiting worker");
 }
