@@ -13,6 +13,7 @@ mod problem;
 mod search;
 mod server;
 mod task;
+mod tls;
 mod watch;
 mod workers;
 

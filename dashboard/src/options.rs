@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use crate::tls::Certificate;
+
 /// A token that is shorter could be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
@@ -14,6 +16,9 @@ queue dashboard: a web dashboard for queue_ext
   --listen ADDRESS    the address to listen on; default 127.0.0.1:8642. An address that other machines
                       can reach needs a token
   --token-file FILE   require the token in this file; or set QUEUE_DASHBOARD_TOKEN
+  --tls-cert FILE     serve the dashboard with TLS: the file of the certificate and those that vouch for it, as
+                      PEM. The files are read again when they change
+  --tls-key FILE      the file of the certificate's key, as PEM
   --allow-actions     enable actions: pause, resume, cancel, retry, redrive, and run schedules.
                       Read-only by default
   --hide-payloads     neither show nor search payloads, headers, progress and results
@@ -24,6 +29,7 @@ queue dashboard: a web dashboard for queue_ext
 pub struct Options {
     pub listen: SocketAddr,
     pub token: Option<String>,
+    pub certificate: Option<Certificate>,
     pub hosts: Vec<String>,
     pub allow_actions: bool,
     pub hide_payloads: bool,
@@ -48,6 +54,7 @@ impl Options {
     ) -> Result<Wish, String> {
         let mut listen = "127.0.0.1:8642".to_owned();
         let mut token = variable("QUEUE_DASHBOARD_TOKEN");
+        let (mut certificate, mut key) = (None, None);
         let (mut hosts, mut allow_actions, mut hide_payloads) = (Vec::new(), false, false);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -57,6 +64,8 @@ impl Options {
                     let path = value()?;
                     token = Some(std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?);
                 }
+                "--tls-cert" => certificate = Some(value()?),
+                "--tls-key" => key = Some(value()?),
                 "--allow-host" => hosts.push(value()?.to_ascii_lowercase()),
                 "--allow-actions" => allow_actions = true,
                 "--hide-payloads" => hide_payloads = true,
@@ -75,7 +84,13 @@ impl Options {
                 "other machines can reach {listen}: use --token-file, or listen on 127.0.0.1 and connect through ssh -L"
             ));
         }
-        Ok(Wish::Serve(Box::new(Self { listen, token, hosts, allow_actions, hide_payloads })))
+        let certificate = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(Certificate::read(&certificate, &key)?),
+            (None, None) => None,
+            (Some(_), None) => return Err("--tls-cert needs --tls-key".to_owned()),
+            (None, Some(_)) => return Err("--tls-key needs --tls-cert".to_owned()),
+        };
+        Ok(Wish::Serve(Box::new(Self { listen, token, certificate, hosts, allow_actions, hide_payloads })))
     }
 }
 

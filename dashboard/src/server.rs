@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -57,10 +58,11 @@ pub async fn serve(app: App) -> Result<(), String> {
     let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     let mode = if app.options.allow_actions { "with actions" } else { "read-only" };
-    eprintln!("queue dashboard: http://{address} ({mode})");
-    if !address.ip().is_loopback() {
+    let scheme = if app.options.certificate.is_some() { "https" } else { "http" };
+    eprintln!("queue dashboard: {scheme}://{address} ({mode})");
+    if !address.ip().is_loopback() && app.options.certificate.is_none() {
         eprintln!(
-            "queue dashboard: tokens and tasks are sent unencrypted; put a proxy with TLS in front of it"
+            "queue dashboard: tokens and tasks are sent unencrypted; use --tls-cert, or a proxy with TLS"
         );
     }
     let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
@@ -73,14 +75,15 @@ pub async fn serve(app: App) -> Result<(), String> {
         };
         let app = Rc::clone(&app);
         tokio::task::spawn_local(async move {
-            let service =
-                service_fn(|request| async { Ok::<_, Infallible>(app.answer(request, visitor).await) });
-            // An error here only affects this client's connection.
-            let visit = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), service);
+            let visit = async {
+                let Some(certificate) = &app.options.certificate else {
+                    return app.receive(stream, visitor).await;
+                };
+                let handshake = certificate.acceptor().accept(stream);
+                if let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, handshake).await {
+                    app.receive(stream, visitor).await;
+                }
+            };
             let _ = tokio::time::timeout(LONGEST_VISIT, visit).await;
             drop(place);
         });
@@ -88,6 +91,18 @@ pub async fn serve(app: App) -> Result<(), String> {
 }
 
 impl App {
+    /// Answers the request of a connection. An error only affects this client's connection.
+    async fn receive(&self, stream: impl AsyncRead + AsyncWrite + Unpin, visitor: SocketAddr) {
+        let service =
+            service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, visitor).await) });
+        let _ = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    }
+
     async fn answer(&self, request: Request<Incoming>, visitor: SocketAddr) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
         let result = match self.guard.check(request.method(), &path, request.headers()) {

@@ -18,6 +18,8 @@ mod pictures;
 mod program;
 #[path = "dashboard/screen.rs"]
 mod screen;
+#[path = "dashboard/tls.rs"]
+mod tls;
 #[path = "dashboard/view.rs"]
 mod view;
 #[path = "dashboard/workers.rs"]
@@ -372,6 +374,7 @@ fn every_response_takes_less_than_a_second_with_many_tasks() {
         "tasks?state=failed&queue=mail",
         "tasks?state=completed&queue=mail",
         "queue?name=default",
+        "workers",
         &format!("task?id={first}"),
         // Last, so that the first count after the start is over.
         "overview",

@@ -35,7 +35,11 @@ pub fn refused(arguments: &[&str], database: Option<&str>) -> Output {
 impl Dashboard {
     /// For the database `postgres`, as this role, on a port of its own.
     pub fn start(cluster: &Cluster, role: &str, arguments: &[&str]) -> Self {
-        let url = format!("host={} dbname=postgres user={role}", cluster.folder().display());
+        Self::at(&format!("host={} dbname=postgres user={role}", cluster.folder().display()), arguments)
+    }
+
+    /// For the database of a connection string.
+    pub fn at(url: &str, arguments: &[&str]) -> Self {
         let mut process = program()
             .args(["--listen", "127.0.0.1:0"])
             .args(arguments)
@@ -53,7 +57,7 @@ impl Dashboard {
         let mut address = String::new();
         eventually("the dashboard listens", SOON, || {
             let said = said.lock().expect("its log");
-            let found = said.split_once("http://").and_then(|(_, rest)| rest.split_whitespace().next());
+            let found = said.split_once("://").and_then(|(_, rest)| rest.split_whitespace().next());
             address = found.unwrap_or_default().to_owned();
             !address.is_empty()
         });

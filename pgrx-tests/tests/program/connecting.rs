@@ -2,86 +2,26 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::Command;
 
-use queue_ext_tests::cluster::{give_away, own_address, run_folder};
-use queue_ext_tests::{Cluster, SOON, Settings, eventually, number, run};
+use queue_ext_tests::secured::Secured;
+use queue_ext_tests::{SOON, eventually, number};
 
 use super::run::{Answer, Worker, answer, program};
 
-fn openssl(folder: &Path, arguments: &str) {
-    let done =
-        Command::new("openssl").current_dir(folder).args(arguments.split(' ')).output().expect("run openssl");
-    assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
-/// A server that accepts TLS connections only, at an address of its own, and passwords.
-struct Secured {
-    cluster: Cluster,
-    address: String,
-}
-
-/// Starts it. Its certificate is for the name `localhost`, and made by an authority whose certificate is `ca.crt`.
-fn secured() -> Secured {
-    let address = own_address();
-    let extra = format!(
-        "listen_addresses = '{address}'\nssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n"
-    );
-    let settings = Settings { preload: true, extra: extra.leak() };
-    let mut cluster = Cluster::create(&run_folder("program-tls"), &settings);
-    let data = cluster.data();
-    let data = Path::new(&data);
-    let folder = cluster.folder();
-    openssl(
-        folder,
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout ca.key -out ca.crt -subj /CN=authority",
-    );
-    openssl(
-        folder,
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout other.key -out other.crt -subj /CN=authority",
-    );
-    openssl(folder, "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
-    fs::write(folder.join("names"), "subjectAltName=DNS:localhost").expect("write");
-    openssl(
-        folder,
-        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
-    );
-    for name in ["server.crt", "server.key"] {
-        fs::copy(folder.join(name), data.join(name)).expect("copy");
-        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o600)).expect("permissions");
-        give_away(&data.join(name));
+fn top(url: &str, variables: &[(&str, &str)]) -> Answer {
+    let mut command = program();
+    command.args(["top", "--json"]).envs(variables.iter().copied());
+    if !url.is_empty() {
+        command.args(["--url", url]);
     }
-    let hba = "local all all trust\nhostssl all all 0.0.0.0/0 scram-sha-256\n";
-    fs::write(data.join("pg_hba.conf"), hba).expect("write pg_hba.conf");
-    cluster.launch();
-    run(
-        &mut cluster.connect(),
-        "CREATE EXTENSION queue_ext; CREATE ROLE ann LOGIN SUPERUSER PASSWORD 'se:cret'",
-    );
-    Secured { cluster, address }
-}
-
-impl Secured {
-    fn url(&self, more: &str) -> String {
-        format!("host=localhost hostaddr={} dbname=postgres user=ann {more}", self.address)
-    }
-
-    fn top(&self, url: &str, variables: &[(&str, &str)]) -> Answer {
-        let mut command = program();
-        command.args(["top", "--json"]).envs(variables.iter().copied());
-        if !url.is_empty() {
-            command.args(["--url", url]);
-        }
-        answer(command, "")
-    }
+    answer(command, "")
 }
 
 #[test]
 fn each_sslmode_trusts_what_it_trusts_in_psql() {
-    let server = secured();
+    let server = Secured::start("program-tls");
     let file = |name: &str| server.cluster.folder().join(name).display().to_string();
-    let try_it = |more: &str| server.top(&server.url(&format!("password=se:cret {more}")), &[]);
+    let try_it = |more: &str| top(&server.url(&format!("password=se:cret {more}")), &[]);
     for mode in ["", "sslmode=prefer", "sslmode=require"] {
         try_it(mode).text();
     }
@@ -102,7 +42,7 @@ fn each_sslmode_trusts_what_it_trusts_in_psql() {
             server.address,
             file("ca.crt")
         );
-        server.top(&url, &[])
+        top(&url, &[])
     };
     named("verify-ca").text();
     named("verify-full").refusal(1, "certificate");
@@ -118,15 +58,15 @@ fn each_sslmode_trusts_what_it_trusts_in_psql() {
     fs::write(&password_file, "# comment\nlocalhost:*:postgres:ann:se\\:cret\n").expect("write");
     let home = home.display().to_string();
     fs::set_permissions(&password_file, fs::Permissions::from_mode(0o600)).expect("permissions");
-    server.top(&server.url(""), &[("HOME", &home)]).text();
-    server.top(&server.url("port=1"), &[("HOME", &home)]).refusal(1, "cannot connect");
+    top(&server.url(""), &[("HOME", &home)]).text();
+    top(&server.url("port=1"), &[("HOME", &home)]).refusal(1, "cannot connect");
     fs::set_permissions(&password_file, fs::Permissions::from_mode(0o644)).expect("permissions");
-    server.top(&server.url(""), &[("HOME", &home)]).refusal(1, "chmod 600");
+    top(&server.url(""), &[("HOME", &home)]).refusal(1, "chmod 600");
     let elsewhere = server.cluster.folder().join("passwords");
     fs::write(&elsewhere, "*:*:*:*:se\\:cret\n").expect("write");
     fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o600)).expect("permissions");
-    server.top(&server.url(""), &[("PGPASSFILE", &elsewhere.display().to_string())]).text();
-    server.top(&server.url(""), &[("PGPASSWORD", "wrong")]).refusal(1, "28P01");
+    top(&server.url(""), &[("PGPASSFILE", &elsewhere.display().to_string())]).text();
+    top(&server.url(""), &[("PGPASSWORD", "wrong")]).refusal(1, "28P01");
 
     let services = server.cluster.folder().join("services.conf");
     let lines = format!(
@@ -135,15 +75,15 @@ fn each_sslmode_trusts_what_it_trusts_in_psql() {
     );
     fs::write(&services, lines).expect("write");
     let services = services.display().to_string();
-    server.top("service=shop", &[("PGSERVICEFILE", &services)]).text();
-    server.top("", &[("PGSERVICEFILE", &services), ("PGSERVICE", "shop"), ("PGUSER", "nobody")]).text();
-    server.top("service=shop user=nobody", &[("PGSERVICEFILE", &services)]).refusal(1, "28");
-    server.top("service=shopp", &[("PGSERVICEFILE", &services)]).refusal(1, "shopp");
+    top("service=shop", &[("PGSERVICEFILE", &services)]).text();
+    top("", &[("PGSERVICEFILE", &services), ("PGSERVICE", "shop"), ("PGUSER", "nobody")]).text();
+    top("service=shop user=nobody", &[("PGSERVICEFILE", &services)]).refusal(1, "28");
+    top("service=shopp", &[("PGSERVICEFILE", &services)]).refusal(1, "shopp");
     // The first host that accepts is used.
     let url = format!("postgresql://ann:se%3Acret@127.0.0.1:1,{}:5432/postgres", server.address);
-    server.top(&url, &[]).text();
-    server.top("", &[("DATABASE_URL", &url)]).text();
-    server.top("hots=x", &[]).refusal(1, "unknown connection parameter \"hots\"");
+    top(&url, &[]).text();
+    top("", &[("DATABASE_URL", &url)]).text();
+    top("hots=x", &[]).refusal(1, "unknown connection parameter \"hots\"");
 
     // A worker's wait is cancelled over TLS.
     let mut command = program();
