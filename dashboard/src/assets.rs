@@ -9,6 +9,7 @@ macro_rules! files {
 static FILES: &[(&str, &str, &str)] = files! {
     "/": "text/html; charset=utf-8", "index.html";
     "/style.css": "text/css; charset=utf-8", "style.css";
+    "/charts.css": "text/css; charset=utf-8", "charts.css";
     "/icon.svg": "image/svg+xml", "icon.svg";
     "/theme.js": "text/javascript; charset=utf-8", "theme.js";
     "/app.js": "text/javascript; charset=utf-8", "app.js";
@@ -19,6 +20,9 @@ static FILES: &[(&str, &str, &str)] = files! {
     "/actions.js": "text/javascript; charset=utf-8", "actions.js";
     "/controls.js": "text/javascript; charset=utf-8", "controls.js";
     "/keys.js": "text/javascript; charset=utf-8", "keys.js";
+    "/chart.js": "text/javascript; charset=utf-8", "chart.js";
+    "/scale.js": "text/javascript; charset=utf-8", "scale.js";
+    "/pages/activity.js": "text/javascript; charset=utf-8", "pages/activity.js";
     "/pages/queues.js": "text/javascript; charset=utf-8", "pages/queues.js";
     "/pages/queue.js": "text/javascript; charset=utf-8", "pages/queue.js";
     "/pages/tasks.js": "text/javascript; charset=utf-8", "pages/tasks.js";

@@ -5,6 +5,7 @@
 //! docs/dashboard.md.
 
 mod actions;
+mod activity;
 mod assets;
 mod database;
 mod guard;

@@ -4,6 +4,8 @@
 mod access;
 #[path = "dashboard/accessibility.rs"]
 mod accessibility;
+#[path = "dashboard/activity.rs"]
+mod activity;
 #[path = "dashboard/browser.rs"]
 mod browser;
 #[path = "dashboard/fill.rs"]
