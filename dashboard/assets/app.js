@@ -12,12 +12,13 @@ import * as queue from "./pages/queue.js";
 import * as tasks from "./pages/tasks.js";
 import * as task from "./pages/task.js";
 import * as activity from "./pages/activity.js";
+import * as failures from "./pages/failures.js";
 import * as dead from "./pages/dead.js";
 import * as schedules from "./pages/schedules.js";
 import * as workers from "./pages/workers.js";
 import * as health from "./pages/health.js";
 
-const PAGES = { queues, queue, activity, tasks, task, dead, schedules, workers, health };
+const PAGES = { queues, queue, activity, tasks, task, dead, failures, schedules, workers, health };
 const EVERY = 2000;
 // A page whose answer took long is refreshed less often: requests take at most a twentieth of the time.
 const SHARE = 20;
@@ -113,7 +114,7 @@ function bar(current) {
     health: troubles.length ? h("span", { class: `pill ${worst}` }, count(troubles.length)) : null,
   };
   const active = current.nav || current;
-  children($("nav"), ["queues", "activity", "tasks", "dead", "schedules", "workers", "health"].map((name) =>
+  children($("nav"), ["queues", "activity", "tasks", "dead", "failures", "schedules", "workers", "health"].map((name) =>
     h("a", { href: `#/${name}`, "aria-current": PAGES[name] === active || name === active ? "page" : null },
       PAGES[name].label, beside[name])));
   const about = overview?.queues.value;

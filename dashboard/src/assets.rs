@@ -23,6 +23,7 @@ static FILES: &[(&str, &str, &str)] = files! {
     "/chart.js": "text/javascript; charset=utf-8", "chart.js";
     "/scale.js": "text/javascript; charset=utf-8", "scale.js";
     "/pages/activity.js": "text/javascript; charset=utf-8", "pages/activity.js";
+    "/pages/failures.js": "text/javascript; charset=utf-8", "pages/failures.js";
     "/pages/queues.js": "text/javascript; charset=utf-8", "pages/queues.js";
     "/pages/queue.js": "text/javascript; charset=utf-8", "pages/queue.js";
     "/pages/tasks.js": "text/javascript; charset=utf-8", "pages/tasks.js";

@@ -8,6 +8,7 @@ mod actions;
 mod activity;
 mod assets;
 mod database;
+mod failures;
 mod guard;
 mod options;
 mod problem;

@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::problem::Problem;
 use crate::search::Search;
 use crate::watch::Watch;
-use crate::{actions, activity, assets, task, workers};
+use crate::{actions, activity, assets, failures, task, workers};
 
 /// The largest number of client connections, and limits for the time and the size of a request.
 const VISITORS: usize = 256;
@@ -146,6 +146,9 @@ impl App {
             (&Method::GET, "/api/workers") => workers::workers(database, hide).await,
             (&Method::GET, "/api/activity") => {
                 activity::activity(database, &asked("range"), &asked("queue"), &asked("kind")).await
+            }
+            (&Method::GET, "/api/failures") => {
+                failures::failures(database, &asked("queue"), &asked("kind"), &asked("error")).await
             }
             (&Method::GET, "/api/queue") => task::queue(database, &asked("name")).await,
             (&Method::POST, "/api/act") => {

@@ -8,6 +8,8 @@ mod accessibility;
 mod activity;
 #[path = "dashboard/browser.rs"]
 mod browser;
+#[path = "dashboard/failures.rs"]
+mod failures;
 #[path = "dashboard/fill.rs"]
 mod fill;
 #[path = "dashboard/http.rs"]

@@ -18,7 +18,7 @@ export function render({ overview, data, parameters }) {
     button("redrive", row.queue, "Redrive…", { "data-offered": Math.min(row.dead, 1000) })));
   const retry = (task) => button("retry", task.id, "Retry");
   return [
-    heading("Dead letters"),
+    heading("Dead letters", h("span", { class: "grow" }), link("failures", { queue }, "By error")),
     groups.length ? h("div", { class: "groups" }, groups) : null,
     form(overview, "dead", parameters),
     data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry })
