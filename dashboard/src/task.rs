@@ -1,4 +1,4 @@
-//! One task with all its events, and one queue with its options.
+//! One task with all its events and what belongs to it, and one queue with its options.
 
 use serde_json::Value;
 use tokio_postgres::types::Type;
@@ -35,11 +35,29 @@ const TASK: &str = "
             WHERE d.value IS NOT NULL) END)
     FROM queue.get($1) AS g";
 
+/// The steps that the task has stored and what it waits for, the last of them; and the batch of which it is the callback.
+/// Values of steps can hold payloads and are not read.
+const CONTEXT: &str = "
+    WITH steps AS MATERIALIZED (
+        SELECT s.name, s.kind, s.stored_at, s.n FROM queue.steps($1) WITH ORDINALITY AS s (name, value, stored_at, kind, n)
+    )
+    SELECT jsonb_build_object(
+        'steps', (SELECT coalesce(jsonb_agg(jsonb_build_object('name', s.name, 'kind', s.kind,
+                             'at', extract(epoch FROM s.stored_at)::float8) ORDER BY s.n), '[]')
+                  FROM (SELECT * FROM steps AS s ORDER BY s.n DESC LIMIT 20) AS s),
+        'steps_in_all', (SELECT count(*) FROM steps),
+        'batch', (SELECT jsonb_build_object('sealed', b.sealed_at IS NOT NULL, 'unfinished', b.unfinished,
+                             'completed', b.completed, 'failed', b.failed, 'cancelled', b.cancelled)
+                  FROM queue.batches AS b WHERE b.batch = $1))";
+
 const QUEUE: &str = "SELECT to_jsonb(q) FROM queue.queues AS q WHERE q.name = $1";
 
 pub async fn task(database: &Database, id: &str, hide_payloads: bool) -> Result<Value, Problem> {
     let id: i64 = id.parse().map_err(|_| Problem::bad("the id of a task is a number"))?;
-    database.read(TASK, &[(&id, Type::INT8), (&hide_payloads, Type::BOOL)]).await
+    let mut task = database.read(TASK, &[(&id, Type::INT8), (&hide_payloads, Type::BOOL)]).await?;
+    // A task that was purged in between has no context.
+    task["context"] = database.read(CONTEXT, &[(&id, Type::INT8)]).await.unwrap_or_default();
+    Ok(task)
 }
 
 pub async fn queue(database: &Database, name: &str) -> Result<Value, Problem> {

@@ -28,6 +28,8 @@ mod tls;
 mod view;
 #[path = "dashboard/workers.rs"]
 mod workers;
+#[path = "dashboard/timeline.rs"]
+mod timeline;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,91 @@
+// The attempts of a task as a picture, to scale: a row for each, with the time before it and the run. Postgres keeps when
+// each attempt ended, and when the last one was claimed. So an earlier attempt is drawn from the end of the one before.
+
+import { h, svg } from "./dom.js";
+import { now, span } from "./format.js";
+import { room } from "./chart.js";
+import { times } from "./scale.js";
+
+const ROW = 40;
+const EDGE = 8;
+
+// Each row: its text, where it begins, when it was due, when it was claimed (null if that is not known), and its end.
+function rows(task) {
+  const found = [];
+  let from = task.created;
+  const add = (kind, attempt, said, end, worker) => {
+    const start = task.claimed !== null && task.claimed >= from && task.claimed <= end ? task.claimed : null;
+    const due = start !== null && task.run_at >= from && task.run_at <= start ? task.run_at : null;
+    const took = start === null ? "" : ` after ${span(end - start)}`;
+    found.push({ kind, from, due, start, end, text: `Attempt ${attempt} ${said}${took}${worker ? ` by ${worker}` : ""}` });
+    from = end;
+  };
+  for (const { attempt, at, worker } of task.errors || []) add("failed", attempt, "failed", Date.parse(at) / 1000, worker);
+  if (task.state === "running") add("running", task.attempt, "runs", Math.max(now(), task.claimed), task.worker);
+  if (task.state === "completed") add("completed", task.attempt, "completed", task.ended, task.worker);
+  if (task.state === "cancelled" || (task.state === "failed" && !found.length)) {
+    if (task.claimed !== null && task.claimed >= from) add(task.state, task.attempt, task.state, task.ended, task.worker);
+    else found.push({ kind: "none", from, due: null, start: null, end: task.ended, text: `${task.state} without another attempt` });
+  }
+  if (task.state === "scheduled") {
+    found.push({ kind: "next", from, due: task.run_at, start: null, end: task.run_at, text: `Attempt ${task.attempt + 1} is due in ${span(task.run_at - now())}` });
+  }
+  if (task.state === "queued" || task.state === "waiting") {
+    const due = task.state === "queued" && task.run_at >= from ? task.run_at : null;
+    found.push({ kind: "next", from, due, start: null, end: Math.max(now(), from), text: `Attempt ${task.attempt + 1} ${task.state === "queued" ? "is due" : "waits"}` });
+  }
+  return found;
+}
+
+const before = (row) => (row.start === null ? "" : [
+  row.due === null ? `waited ${span(row.start - row.from)}`
+    : `due after ${span(row.due - row.from)}, waited ${span(row.start - row.due)}`].join(""));
+
+// Marks of a short time count from the push, because the clock shows whole seconds.
+function axis(from, to, marks) {
+  if (to - from > 30) return times(from, to, marks);
+  const raw = (to - from) / marks;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((n) => n * power >= raw) * power;
+  const at = Array.from({ length: Math.floor((to - from) / step) + 1 }, (_, i) => from + i * step);
+  return { at, text: (time) => (time === from ? "0" : `+${span(Math.round((time - from) * 1000) / 1000)}`) };
+}
+
+export function timeline(task) {
+  const attempts = rows(task);
+  if (!attempts.length) return null;
+  const width = room(1);
+  const from = task.created;
+  const to = Math.max(from + 0.001, ...attempts.map(({ end }) => end));
+  const height = attempts.length * ROW + 22;
+  const x = (time) => EDGE + ((time - from) / (to - from)) * (width - 2 * EDGE);
+  const marks = axis(from, to, Math.max(2, Math.floor(width / 110)));
+  const part = (kind, a, b, y, high) => svg("rect", {
+    class: kind, x: x(a).toFixed(1), y, width: Math.max(1.5, x(b) - x(a)).toFixed(1), height: high, rx: 2,
+  });
+  const drawn = attempts.map((row, i) => {
+    const y = i * ROW;
+    const past = before(row);
+    return svg("g", { class: `attempt ${row.kind}` },
+      svg("text", { x: EDGE, y: y + 13 }, row.text, past ? svg("tspan", { class: "mark" }, ` · ${past}`) : null),
+      row.start !== null ? [
+        row.due !== null && row.due > row.from ? part("backoff", row.from, row.due, y + 24, 4) : null,
+        part("wait", row.due ?? row.from, row.start, y + 24, 4), part("run", row.start, row.end, y + 19, 14),
+      ] : row.kind === "next" || row.kind === "none" ? [
+        part("backoff", row.from, row.due ?? row.end, y + 24, 4),
+        row.due !== null ? part("wait", row.due, row.end, y + 24, 4) : null,
+        row.due !== null ? svg("circle", { class: "due", cx: x(row.due).toFixed(1), cy: y + 26, r: 4 }) : null,
+      ] : part("unknown", row.from, row.end, y + 19, 14));
+  });
+  const unknown = attempts.some(({ kind, start }) => start === null && kind === "failed");
+  return h("figure", { class: "charted", "data-key": "timeline" },
+    h("figcaption", {}, h("b", {}, "Attempts"), h("span", { class: "dim" }, span(to - from))),
+    svg("svg", { class: "timeline", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+      "aria-label": `Attempts: ${attempts.map(({ text }) => text).join("; ")}` },
+      marks.at.map((time) => {
+        const anchor = x(time) < 30 ? "start" : x(time) > width - 30 ? "end" : "middle";
+        return [svg("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: height - 18 }),
+          svg("text", { class: "mark", x: x(time), y: height - 5, "text-anchor": anchor }, marks.text(time))];
+      }), drawn),
+    unknown ? h("p", { class: "note-line dim" }, "A pale bar is the wait and the run of an earlier attempt: only its end is kept.") : null);
+}
