@@ -3,10 +3,10 @@
 
 import { h } from "./dom.js";
 
-const PAGES = { q: "queues", t: "tasks", d: "dead", s: "schedules", w: "workers", h: "health" };
+const PAGES = { q: "queues", a: "activity", t: "tasks", e: "failures", d: "dead", s: "schedules", w: "workers", h: "health" };
 const LIST = [
   [["/"], "Search"], [["p"], "Pause or continue refreshing"], [["r"], "Refresh once"], [["c"], "Change the colours"],
-  [["g", "q"], "Queues"], [["g", "t"], "Tasks"], [["g", "d"], "Dead letters"], [["g", "s"], "Schedules"],
+  [["g", "q"], "Queues"], [["g", "a"], "Activity"], [["g", "t"], "Tasks"], [["g", "e"], "Errors"], [["g", "d"], "Dead letters"], [["g", "s"], "Schedules"],
   [["g", "w"], "Workers"], [["g", "h"], "Health"], [["?"], "This list"], [["Esc"], "Close a dialog"],
 ];
 const CONTROLS = { p: "pause", r: "refresh", c: "theme", "?": "help" };

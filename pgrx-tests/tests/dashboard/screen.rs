@@ -8,6 +8,9 @@ use super::browser::Browser;
 pub const PAGES: &[&str] = &[
     "queues",
     "queue?name=mail",
+    "activity",
+    "activity?range=week&queue=mail",
+    "failures",
     "tasks",
     "tasks?state=running",
     "task?id=1",
