@@ -8,11 +8,12 @@ export class Problem extends Error {
 }
 
 const LIMIT = 8000;
-let session = { key: "", actions: false, hide_payloads: false };
+let session = { key: "", actions: false, hide_payloads: false, user: null };
 
 export const known = () => session.key !== "";
 export const may = () => session.actions;
 export const hidden = () => session.hide_payloads;
+export const user = () => session.user;
 export const setToken = (token) => sessionStorage.setItem("token", token);
 
 async function call(path, options = {}) {

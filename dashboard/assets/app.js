@@ -1,7 +1,7 @@
 // Shows the current page and refreshes it.
 
 import { children, h, nodes } from "./dom.js";
-import { get, known, may, openSession, Problem, setToken } from "./api.js";
+import { get, known, may, openSession, Problem, setToken, user } from "./api.js";
 import { clock, count, now, setClock, span } from "./format.js";
 import { heading, problem } from "./parts.js";
 import { listen } from "./actions.js";
@@ -118,7 +118,7 @@ function bar(current) {
     h("a", { href: `#/${name}`, "aria-current": PAGES[name] === active || name === active ? "page" : null },
       PAGES[name].label, beside[name])));
   const about = overview?.queues.value;
-  if (about) children($("where"), [h("b", {}, about.database), h("span", { class: "dim" }, ` as ${about.role}`)]);
+  if (about) children($("where"), [h("b", {}, about.database), h("span", { class: "dim" }, ` as ${about.role}`, user() ? `, ${user()}` : null)]);
   const old = overview?.queues.at ? overview.clock - overview.queues.at : 0;
   const stale = Boolean(lost);
   const mode = may() ? h("span", { class: "mode acting" }, "actions on") : h("span", { class: "mode" }, "read-only");

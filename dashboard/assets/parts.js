@@ -35,6 +35,10 @@ export function button(action, target, label, more = {}) {
   }, label);
 }
 
+// A button that opens a form, shown only if actions are allowed.
+export const former = (form, target, label, style = "") => (may()
+  ? h("button", { type: "button", class: `button ${style}`, "data-form": form, "data-target": target, "aria-label": `${label} ${target}` }, label) : null);
+
 // A table that becomes cards on narrow screens, so each cell has its column's title, and each element its role, which
 // the layout of cards would take away.
 // columns: [title, cell(row), class]; a title that starts with "." is only for screen readers.

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use tokio_postgres::types::Type;
 
 use crate::database::Database;
+use crate::journal::{self, Visitor};
 use crate::problem::Problem;
+use crate::{bulk, push, schedules, wish};
 
 /// The name, the statement, and the kind of its target.
 const ACTIONS: &[(&str, &str, About)] = &[
@@ -13,9 +15,19 @@ const ACTIONS: &[(&str, &str, About)] = &[
     ("redrive", "SELECT queue.redrive($1, $2)::text", About::Some),
     ("cancel", "SELECT queue.cancel($1)", About::Id),
     ("retry", "SELECT queue.retry($1)", About::Id),
+    ("run_now", "CALL queue.run_now_where(jsonb_build_object('ids', jsonb_build_array($1)))", About::Id),
+    (
+        "reprioritise",
+        "CALL queue.reprioritise_where(jsonb_build_object('ids', jsonb_build_array($1)), $2)",
+        About::Priority,
+    ),
     ("run_schedule", "SELECT queue.run_schedule($1)::text", About::Name),
     ("pause_schedule", "SELECT 'paused' FROM queue.pause_schedule($1)", About::Name),
     ("resume_schedule", "SELECT 'resumed' FROM queue.resume_schedule($1)", About::Name),
+    ("unschedule", "SELECT 'deleted' FROM queue.unschedule($1)", About::Name),
+    ("push", "", About::Push),
+    ("create_schedule", "", About::Schedule { create: true }),
+    ("change_schedule", "", About::Schedule { create: false }),
 ];
 
 enum About {
@@ -25,14 +37,29 @@ enum About {
     Some,
     /// A task.
     Id,
+    /// A task and its new priority.
+    Priority,
+    /// A queue and the fields of a task.
+    Push,
+    /// A schedule and its fields.
+    Schedule { create: bool },
 }
 
-/// Runs an action, given as {"action", "target", "tasks"}, and logs who ran it, without payloads.
-pub async fn act(database: &Database, wish: &Value, visitor: &str) -> Result<Value, Problem> {
+/// Runs an action, given as {"action", "target"} and its fields, and logs who ran it, without payloads.
+pub async fn act(
+    database: &Database,
+    wish: &Value,
+    visitor: &Visitor,
+    hide_payloads: bool,
+) -> Result<Value, Problem> {
     let name = wish["action"].as_str().unwrap_or_default();
+    if bulk::knows(name) {
+        return bulk::act(database, wish, visitor, hide_payloads).await;
+    }
     let target = wish["target"].as_str().ok_or(Problem::bad("an action needs a target"))?;
     let (_, statement, about) =
         ACTIONS.iter().find(|(known, ..)| *known == name).ok_or(Problem::bad("there is no such action"))?;
+    let id = || target.parse::<i64>().map_err(|_| Problem::bad("the id of a task is a number"));
     let (role, result) = match about {
         About::Name => database.act(statement, &[(&target, Type::TEXT)]).await,
         About::Some => {
@@ -40,16 +67,14 @@ pub async fn act(database: &Database, wish: &Value, visitor: &str) -> Result<Val
             let tasks = tasks.ok_or(Problem::bad("the number of tasks is missing"))?;
             database.act(statement, &[(&target, Type::TEXT), (&tasks, Type::INT4)]).await
         }
-        About::Id => {
-            let id: i64 = target.parse().map_err(|_| Problem::bad("the id of a task is a number"))?;
-            database.act(statement, &[(&id, Type::INT8)]).await
+        About::Id => database.act(statement, &[(&id()?, Type::INT8)]).await,
+        About::Priority => {
+            let priority = wish::whole(wish, "priority")?.ok_or(Problem::bad("priority is missing"))?;
+            database.act(statement, &[(&id()?, Type::INT8), (&priority, Type::INT4)]).await
         }
+        About::Push => push::push(database, target, wish).await?,
+        About::Schedule { create } => schedules::save(database, target, wish, *create, hide_payloads).await?,
     };
-    let outcome = match &result {
-        Ok(said) => format!("result={said:?}"),
-        Err(problem) => format!("refused={:?}", problem.line()),
-    };
-    let when = httpdate::fmt_http_date(std::time::SystemTime::now());
-    eprintln!("{when} action={name} target={target:?} role={role:?} from={visitor} {outcome}");
+    journal::record(name, target, &role, visitor, result.as_ref().map(String::as_str));
     result.map(|said| json!({"result": said}))
 }

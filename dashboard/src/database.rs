@@ -49,7 +49,17 @@ impl Database {
         within(READING_LIMIT + GRACE, answer).await.map(|value| value.unwrap_or(Value::Null))
     }
 
-    /// Runs a statement that changes something; returns the role that ran it, and the text that it returned.
+    /// The number that a dry run returns, in a read-only transaction.
+    pub async fn count(&self, call: &str, arguments: Arguments<'_>) -> Result<i64, Problem> {
+        let answer = self.transaction(READING, async |client| {
+            let rows = client.query_typed(call, arguments).await?;
+            Ok(rows.first().map_or(0, |row| row.get(0)))
+        });
+        within(READING_LIMIT + GRACE, answer).await
+    }
+
+    /// Runs a statement that changes something; returns the role that ran it, and the text or the number
+    /// that it returned.
     pub async fn act(&self, statement: &str, arguments: Arguments<'_>) -> (String, Result<String, Problem>) {
         let mut role = String::new();
         let answer = self.transaction(ACTING, async |client| {
@@ -60,7 +70,10 @@ impl Database {
                 .map_or("", |row| row.get(0))
                 .to_owned();
             let rows = client.query_typed(statement, arguments).await?;
-            Ok(rows.first().map(|row| row.get::<_, String>(0)))
+            Ok(rows.first().map(|row| match row.columns()[0].type_() {
+                &Type::INT8 => row.get::<_, i64>(0).to_string(),
+                _ => row.get(0),
+            }))
         });
         let answer = within(ACTING_LIMIT + GRACE, answer).await;
         let unknown = |problem: Problem| match problem.status {

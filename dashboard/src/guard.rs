@@ -3,28 +3,34 @@
 
 use std::net::IpAddr;
 
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::{Method, StatusCode};
 
 use crate::problem::Problem;
 
 /// The header that carries the key of this process.
 const KEY: &str = "x-queue-key";
+const LONGEST_USER: usize = 200;
 
 /// The data to check requests.
 pub struct Guard {
     token: Option<String>,
     key: String,
     hosts: Vec<String>,
+    user_header: Option<HeaderName>,
 }
 
 impl Guard {
     /// Creates a new key.
-    pub fn new(token: Option<String>, hosts: Vec<String>) -> Result<Self, String> {
+    pub fn new(
+        token: Option<String>,
+        hosts: Vec<String>,
+        user_header: Option<HeaderName>,
+    ) -> Result<Self, String> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|error| format!("no random numbers: {error}"))?;
         let key = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { token, key, hosts })
+        Ok(Self { token, key, hosts, user_header })
     }
 
     /// The key that an action needs. A page of another site cannot read it.
@@ -70,6 +76,35 @@ impl Guard {
         Ok(())
     }
 
+    /// The user whom a proxy names in its header. Every request has shown the token or came from this machine, because
+    /// other addresses need a token; so only who has the token, or is logged in here, can name a user. A header that
+    /// comes twice is refused: the proxy would have added its own to one that the browser sent.
+    pub fn user(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        let Some(header) = &self.user_header else { return Ok(None) };
+        let mut users = headers.get_all(header).iter();
+        let user = users.next().map(|user| String::from_utf8_lossy(user.as_bytes()).trim().to_owned());
+        if users.next().is_some() || user.as_ref().is_some_and(|user| user.len() > LONGEST_USER) {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                &format!("the header {header} was sent twice, or is too long"),
+            )
+            .hint("Have the proxy replace the header, not add one."));
+        }
+        Ok(user.filter(|user| !user.is_empty()))
+    }
+
+    /// The user of an action, who must be known if the proxy names users.
+    pub fn actor(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+        match (self.user(headers)?, &self.user_header) {
+            (None, Some(header)) => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                &format!("the header {header} is missing, so it is not known who acts"),
+            )
+            .hint("Come through the proxy that sets it.")),
+            (user, _) => Ok(user),
+        }
+    }
+
     /// An address, localhost, or a name that was allowed. Not any name that resolves to this machine: with DNS
     /// rebinding, a page of another site would have the same origin.
     fn knows(&self, host: &str) -> bool {
@@ -98,13 +133,25 @@ mod tests {
 
     #[test]
     fn only_names_that_are_the_pages_are_answered() {
-        let guard = Guard::new(None, vec!["queue.example.com".to_owned()]).expect("a guard");
+        let guard = Guard::new(None, vec!["queue.example.com".to_owned()], None).expect("a guard");
         for host in ["localhost:1", "127.0.0.1", "[::1]:80", "192.0.2.7:80", "QUEUE.example.com"] {
             assert!(guard.knows(host), "{host}");
         }
         for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[evil]:80"] {
             assert!(!guard.knows(host), "{host}");
         }
+    }
+
+    #[test]
+    fn a_user_is_one_header_and_needed_only_to_act() {
+        let name = HeaderName::from_static("x-user");
+        let guard = Guard::new(None, Vec::new(), Some(name.clone())).expect("a guard");
+        let mut headers = HeaderMap::new();
+        assert!(guard.user(&headers).is_ok_and(|user| user.is_none()) && guard.actor(&headers).is_err());
+        headers.append(&name, "ada".parse().expect("a value"));
+        assert!(guard.actor(&headers).is_ok_and(|user| user.as_deref() == Some("ada")));
+        headers.append(&name, "eve".parse().expect("a value"));
+        assert!(guard.user(&headers).is_err());
     }
 
     #[test]

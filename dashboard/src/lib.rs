@@ -7,17 +7,23 @@
 mod actions;
 mod activity;
 mod assets;
+mod bulk;
 mod database;
 mod failures;
+mod filter;
 mod guard;
+mod journal;
 mod options;
 mod problem;
+mod push;
+mod schedules;
 mod search;
 mod server;
 mod task;
 mod tls;
 mod watch;
 mod workers;
+mod wish;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -54,7 +60,7 @@ pub fn main(arguments: Vec<String>, connect: Connect) -> ExitCode {
 }
 
 async fn run(options: Options, connect: Connect) -> Result<(), String> {
-    let guard = guard::Guard::new(options.token.clone(), options.hosts.clone())?;
+    let guard = guard::Guard::new(options.token.clone(), options.hosts.clone(), options.user_header.clone())?;
     let database = Rc::new(database::Database::new(connect));
     let watch = watch::Watch::start(Rc::clone(&database));
     server::serve(server::App { guard, database, watch, options }).await

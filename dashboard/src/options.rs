@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use hyper::header::HeaderName;
+
 use crate::tls::Certificate;
 
 /// A token that is shorter could be guessed.
@@ -19,8 +21,9 @@ queue dashboard: a web dashboard for queue_ext
   --tls-cert FILE     serve the dashboard with TLS: the file of the certificate and those that vouch for it, as
                       PEM. The files are read again when they change
   --tls-key FILE      the file of the certificate's key, as PEM
-  --allow-actions     enable actions: pause, resume, cancel, retry, redrive, and run schedules.
+  --allow-actions     enable actions: push, change and cancel tasks, pause queues, edit schedules.
                       Read-only by default
+  --user-header NAME  a header in which a proxy names the user; shown, logged, and needed for actions
   --hide-payloads     neither show nor search payloads, headers, progress and results
   --allow-host NAME   a host name under which a proxy serves the dashboard; can be given several times
 ";
@@ -31,6 +34,7 @@ pub struct Options {
     pub token: Option<String>,
     pub certificate: Option<Certificate>,
     pub hosts: Vec<String>,
+    pub user_header: Option<HeaderName>,
     pub allow_actions: bool,
     pub hide_payloads: bool,
 }
@@ -55,6 +59,7 @@ impl Options {
         let mut listen = "127.0.0.1:8642".to_owned();
         let mut token = variable("QUEUE_DASHBOARD_TOKEN");
         let (mut certificate, mut key) = (None, None);
+        let mut user_header = None;
         let (mut hosts, mut allow_actions, mut hide_payloads) = (Vec::new(), false, false);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -67,6 +72,7 @@ impl Options {
                 "--tls-cert" => certificate = Some(value()?),
                 "--tls-key" => key = Some(value()?),
                 "--allow-host" => hosts.push(value()?.to_ascii_lowercase()),
+                "--user-header" => user_header = Some(users(&value()?)?),
                 "--allow-actions" => allow_actions = true,
                 "--hide-payloads" => hide_payloads = true,
                 "--help" | "-h" => return Ok(Wish::Help),
@@ -90,8 +96,17 @@ impl Options {
             (Some(_), None) => return Err("--tls-cert needs --tls-key".to_owned()),
             (None, Some(_)) => return Err("--tls-key needs --tls-cert".to_owned()),
         };
-        Ok(Wish::Serve(Box::new(Self { listen, token, certificate, hosts, allow_actions, hide_payloads })))
+        Ok(Wish::Serve(Box::new(Self { listen, token, certificate, hosts, user_header, allow_actions, hide_payloads })))
     }
+}
+
+/// The header that names the user. Not one that means something else, or that a script of another site can set.
+fn users(name: &str) -> Result<HeaderName, String> {
+    let header = HeaderName::from_str(name).ok().filter(|header| {
+        let taken = ["authorization", "cookie", "host", "origin", "content-type", "accept", "x-queue-key"];
+        !taken.contains(&header.as_str()) && !header.as_str().starts_with("sec-")
+    });
+    header.ok_or(format!("--user-header {name}: not a header for users, such as X-Forwarded-User"))
 }
 
 #[cfg(test)]
@@ -122,6 +137,18 @@ mod tests {
             assert!(parse(&["--listen", address], Some("sixteen letters!")).is_ok(), "{address}");
         }
         assert!(parse(&["--listen", "[::1]:80"], None).is_ok());
+    }
+
+    #[test]
+    fn the_header_of_users_is_none_that_means_something_else() {
+        let options = parse(&["--user-header", "X-Forwarded-User"], None).expect("options");
+        assert_eq!(options.user_header.as_ref().map(HeaderName::as_str), Some("x-forwarded-user"));
+        for name in ["Authorization", "Host", "sec-fetch-site", "two words", ""] {
+            assert!(
+                parse(&["--user-header", name], None).is_err_and(|why| why.contains("--user-header")),
+                "{name}"
+            );
+        }
     }
 
     #[test]

@@ -40,6 +40,10 @@ impl Problem {
         })
     }
 
+    pub fn sqlstate(&self) -> Option<&str> {
+        self.sqlstate.as_deref()
+    }
+
     /// The error in one line, for the log.
     pub fn line(&self) -> String {
         match &self.sqlstate {

@@ -2,9 +2,10 @@
 //! to continue. So no search reads more rows than that, even of millions.
 
 use serde_json::{Value, json};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use crate::database::Database;
+use crate::filter::Filter;
 use crate::problem::Problem;
 
 /// How many tasks a list shows, and how many it reads: fewer if it has to read payloads.
@@ -12,12 +13,8 @@ const PAGE: usize = 50;
 const READ: usize = 20_000;
 const READ_WITH_PAYLOADS: usize = 5_000;
 
-/// The search in the parameters of the address; empty ones are ignored.
-#[derive(Default)]
 pub struct Search {
-    pub state: String,
-    pub queue: String,
-    pub text: String,
+    pub filter: Filter,
     /// Where the previous list ended.
     pub after: String,
 }
@@ -63,6 +60,12 @@ static FAILED: Order = Order {
     position: "concat_ws('|', t.failed_at, t.id)",
     after_position: "(t.failed_at, t.id) < (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
 };
+static OPEN: Order = Order {
+    name: "those that can run first, and then the oldest first",
+    by: "t.admission, t.id",
+    position: "concat_ws('|', t.admission, t.id)",
+    after_position: "(t.admission, t.id) > (split_part($3, '|', 1)::smallint, split_part($3, '|', 2)::bigint)",
+};
 /// Only one page.
 static LONGEST: Order = Order {
     name: "running longest first",
@@ -84,6 +87,8 @@ static LIVE: Walk = Walk {
 };
 /// The tasks of one queue in the order of claims.
 static QUEUE: Walk = Walk { order: &CLAIMS, on: "t.queue = $1 AND t.admission < 2", ..LIVE };
+/// The tasks of one group that have not ended.
+static GROUP: Walk = Walk { order: &OPEN, on: "t.queue = $1 AND t.group_key = $15", ..LIVE };
 /// The first tasks of each queue, which include the running ones, however many follow.
 static HEADS: Walk = Walk {
     relation: "(SELECT h.* FROM queue.queues AS q CROSS JOIN LATERAL (
@@ -116,8 +121,14 @@ static ANYWHERE: Walk = Walk {
 
 impl Search {
     fn walk(&self) -> Result<&'static Walk, Problem> {
-        Ok(match (self.state.as_str(), self.queue.is_empty()) {
+        let Filter { state, queue, one_group, .. } = &self.filter;
+        Ok(match (state.as_str(), queue.is_empty()) {
             ("", _) => &ANYWHERE,
+            ("live" | "queued" | "scheduled" | "running" | "waiting" | "blocked", false)
+                if !one_group.is_empty() =>
+            {
+                &GROUP
+            }
             ("running", true) => &HEADS,
             ("live" | "waiting" | "blocked", _) | ("queued" | "scheduled", true) => &LIVE,
             ("queued" | "scheduled" | "running", false) => &QUEUE,
@@ -131,14 +142,8 @@ impl Search {
     /// A page of tasks, and where the next one starts.
     pub async fn run(&self, database: &Database, hide_payloads: bool) -> Result<Value, Problem> {
         let walk = self.walk()?;
-        let limit = if self.text.is_empty() { READ } else { READ_WITH_PAYLOADS };
-        let state = if self.state == "live" { "" } else { &self.state };
-        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
-            (&self.queue, Type::TEXT),
-            (&self.text, Type::TEXT),
-            (&self.after, Type::TEXT),
-            (&state, Type::TEXT),
-        ];
+        let limit = if self.filter.reads_documents() { READ_WITH_PAYLOADS } else { READ };
+        let arguments = self.filter.arguments(&self.after);
         let mut tasks = database.read(&self.list(walk, limit, hide_payloads), &arguments).await?;
         let found = tasks.as_array_mut().ok_or(Problem::bad("no list"))?;
         let (mut next, mut looked) = (Value::Null, None);
@@ -149,7 +154,7 @@ impl Search {
             next = database.read(&self.end(walk, limit), &arguments).await?;
             looked = next.is_string().then_some(limit);
         }
-        let exact = match self.text.parse::<i64>() {
+        let exact = match self.filter.text.parse::<i64>() {
             Ok(id) if id > 0 && self.after.is_empty() => {
                 database.read(&exact(), &[(&id, Type::INT8)]).await?
             }
@@ -163,9 +168,38 @@ impl Search {
         let Walk { relation, order, on, .. } = walk;
         let after_position = if self.after.is_empty() { "true" } else { order.after_position };
         format!(
-            "SELECT {shown} FROM {relation} AS t WHERE {on} AND {after_position} ORDER BY {} {limit}",
+            "SELECT {shown} FROM {relation} AS t WHERE {on} AND {after_position}{} ORDER BY {} {limit}",
+            self.bounds(walk),
             order.by
         )
+    }
+
+    /// The part of the index to which the times of the filter limit a list.
+    fn bounds(&self, walk: &Walk) -> String {
+        let Filter { pushed, ended, .. } = &self.filter;
+        let mut bounds = String::new();
+        let mut add = |given: bool, bound: &str| {
+            if given {
+                bounds += " AND ";
+                bounds += bound;
+            }
+        };
+        match walk.order.by {
+            by if by == NEWEST.by => {
+                let near =
+                    |sign, time: &str, hour| format!("t.id {sign} {}", near(walk.relation, time, hour));
+                add(pushed.from.is_some(), &near(">", "$11", "-"));
+                add(pushed.to.is_some(), &near("<=", "$12", "+"));
+                // It was pushed before it ended.
+                add(ended.to.is_some(), &near("<=", "$14", "+"));
+            }
+            by if by == FAILED.by => {
+                add(ended.from.is_some(), "t.failed_at >= to_timestamp($13)");
+                add(ended.to.is_some(), "t.failed_at < to_timestamp($14)");
+            }
+            _ => {}
+        }
+        bounds
     }
 
     fn list(&self, walk: &Walk, limit: usize, hide_payloads: bool) -> String {
@@ -180,12 +214,15 @@ impl Search {
         format!(
             "SELECT coalesce(jsonb_agg(p.task), '[]') FROM (
                  SELECT {} || jsonb_build_object('position', {}) AS task FROM ({window}) AS t
-                 WHERE ($1 = '' OR t.queue = $1) AND ($4 = '' OR t.shown = $4)
+                 WHERE {} AND ($4 = '' OR t.shown = $4)
+                   AND ($13::float8 IS NULL OR t.ended >= to_timestamp($13))
+                   AND ($14::float8 IS NULL OR t.ended < to_timestamp($14))
                    AND ($2 = '' OR strpos(lower(concat_ws(' ', t.kind, t.key, t.group_key, t.worker, t.errors{separator}{documents})),
                                           lower($2)) > 0)
                  ORDER BY {} LIMIT {}) AS p",
             SHOWN,
             order.position,
+            self.filter.condition(),
             order.by,
             PAGE + 1,
         )
@@ -197,6 +234,24 @@ impl Search {
             self.window(walk, walk.order.position, &format!("OFFSET {} LIMIT 1", limit - 1))
         )
     }
+}
+
+/// The last task that was pushed before a time, found by halving the range of ids. Ids increase with the time of the
+/// push, but not strictly: a task of another session can be a little older. So an hour is added to the time or taken
+/// from it.
+fn near(relation: &str, time: &str, hour: &str) -> String {
+    let before = format!("p.created_at <= to_timestamp({time}) {hour} interval '1 hour'");
+    format!(
+        "(WITH RECURSIVE r (low, high) AS (
+              SELECT 0::bigint, (SELECT i.id FROM {relation} AS i ORDER BY i.id DESC LIMIT 1)
+              UNION ALL
+              SELECT CASE WHEN {before} THEN p.id ELSE r.low END,
+                     CASE WHEN {before} THEN r.high ELSE (r.low + r.high + 1) / 2 - 1 END
+              FROM r CROSS JOIN LATERAL (SELECT i.id, i.created_at FROM {relation} AS i
+                                         WHERE i.id >= (r.low + r.high + 1) / 2 ORDER BY i.id LIMIT 1) AS p
+              WHERE r.low < r.high)
+          SELECT max(r.low) FROM r)"
+    )
 }
 
 /// A task in a list. Ids are text, because not every JSON parser supports 64-bit numbers.

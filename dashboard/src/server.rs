@@ -18,19 +18,22 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::database::Database;
+use crate::filter::Filter;
 use crate::guard::Guard;
+use crate::journal::Visitor;
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::search::Search;
 use crate::watch::Watch;
-use crate::{actions, activity, assets, failures, task, workers};
+use crate::{actions, activity, assets, failures, schedules, task, workers};
 
 /// The largest number of client connections, and limits for the time and the size of a request.
 const VISITORS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection, which is for one request, may last, even if the client does not read the response.
 const LONGEST_VISIT: Duration = Duration::from_secs(60);
-const LONGEST_WISH: usize = 16 * 1024;
+/// A payload of a megabyte, with its quotes escaped.
+const LONGEST_WISH: usize = 2 * 1024 * 1024;
 /// The delay after a wrong token, against guessing.
 const WRONG_TOKEN: Duration = Duration::from_millis(500);
 
@@ -135,12 +138,12 @@ impl App {
         match (request.method(), path) {
             (&Method::GET, "/api/session") => Ok(json!({
                 "key": self.guard.key(), "actions": self.options.allow_actions, "hide_payloads": hide,
+                "user": self.guard.user(request.headers())?,
             })),
             (&Method::GET, "/api/overview") => Ok(self.watch.look().await),
             (&Method::GET, "/api/tasks") => {
-                let (state, queue, text, after) =
-                    (asked("state"), asked("queue"), asked("text"), asked("after"));
-                Search { state, queue, text, after }.run(database, hide).await
+                let filter = Filter::read(&asked, hide)?;
+                Search { filter, after: asked("after") }.run(database, hide).await
             }
             (&Method::GET, "/api/task") => task::task(database, &asked("id"), hide).await,
             (&Method::GET, "/api/workers") => workers::workers(database, hide).await,
@@ -151,18 +154,25 @@ impl App {
                 failures::failures(database, &asked("queue"), &asked("kind"), &asked("error")).await
             }
             (&Method::GET, "/api/queue") => task::queue(database, &asked("name")).await,
+            (&Method::GET, "/api/schedule") => schedules::schedule(database, &asked("name"), hide).await,
+            (&Method::GET, "/api/schedule_preview") => {
+                schedules::preview(database, &asked("cron"), &asked("timezone")).await
+            }
             (&Method::POST, "/api/act") => {
                 if !self.options.allow_actions {
                     return Err(Problem::new(StatusCode::FORBIDDEN, "actions are disabled")
                         .hint("Start queue dashboard with --allow-actions."));
                 }
+                let visitor = Visitor { address: visitor, user: self.guard.actor(request.headers())? };
                 let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
                 let wish =
                     wish.map_err(|_| Problem::bad("the request is too long or incomplete"))?.to_bytes();
                 let wish =
                     serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
-                let done = actions::act(database, &wish, &visitor.to_string()).await?;
-                self.watch.look_again().await;
+                let done = actions::act(database, &wish, &visitor, hide).await?;
+                if done["refresh"] != false {
+                    self.watch.look_again().await;
+                }
                 Ok(done)
             }
             _ => Err(Problem::new(StatusCode::NOT_FOUND, "not found")),

@@ -3,17 +3,20 @@
 import { h } from "../dom.js";
 import { get } from "../api.js";
 import { button, empty, heading, link, named, number } from "../parts.js";
-import { extent, form, list } from "./tasks.js";
+import { bar } from "../bulk.js";
+import { chips, filterOf, form } from "../filter.js";
+import { extent, list } from "./tasks.js";
 
 export const label = "Dead letters";
 export const title = () => "Dead letters";
-export const load = ({ queue, text, after }) => get("tasks", { state: "failed", queue, text, after });
+export const load = (parameters) => get("tasks", { ...filterOf(parameters), state: "failed", after: parameters.after });
 
 export function render({ overview, data, parameters }) {
-  const { queue, text } = parameters;
+  const { queue } = parameters;
+  const { state, ...filter } = filterOf(parameters);
   const rows = (overview.queues.value?.queues || []).filter((row) => row.dead);
   const groups = rows.map((row) => h("div", { class: "group", "data-key": row.queue },
-    link("dead", { queue: row.queue === queue ? "" : row.queue, text }, named(row.queue), number(row.dead, "bad")),
+    link("dead", { ...filter, queue: row.queue === queue ? "" : row.queue }, named(row.queue), number(row.dead, "bad")),
     h("span", { class: "dim" }, row.failed_last_hour ? `${row.failed_last_hour} in the last hour` : "none in the last hour"),
     button("redrive", row.queue, "Redrive…", { "data-offered": Math.min(row.dead, 1000) })));
   const retry = (task) => button("retry", task.id, "Retry");
@@ -21,9 +24,11 @@ export function render({ overview, data, parameters }) {
     heading("Dead letters", h("span", { class: "grow" }), link("failures", { queue }, "By error")),
     groups.length ? h("div", { class: "groups" }, groups) : null,
     form(overview, "dead", parameters),
-    data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry })
-      : groups.length && (queue || text) ? empty("No matching dead letters", link("dead", {}, "All dead letters"))
+    chips("dead", parameters),
+    bar({ ...filter, state: "failed" }, data.tasks),
+    data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry, picks: true })
+      : groups.length && Object.keys(filter).length ? empty("No matching dead letters", link("dead", {}, "All dead letters"))
         : empty("No dead letters", "Tasks that fail for good, after their last attempt, are kept here."),
-    extent(data, "dead", { queue, text }),
+    extent(data, "dead", filter),
   ];
 }

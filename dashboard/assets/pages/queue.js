@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { button, curve, dim, empty, heading, link, problem } from "../parts.js";
+import { button, curve, dim, empty, former, heading, link, problem } from "../parts.js";
 import { count, rate, short, span } from "../format.js";
 import { list } from "./tasks.js";
 import { toggle } from "./queues.js";
@@ -47,7 +47,7 @@ export function render({ overview, data, parameters: { name } }) {
     ["dead", row.dead, "dead", {}],
   ].filter(([text, n]) => n || text === "running" || text === "dead");
   return [
-    heading(name, row.paused ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), toggle(row),
+    heading(name, row.paused ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), former("push", name, "Push a task…"), toggle(row),
       row.dead ? button("redrive", name, "Redrive…", { "data-offered": Math.min(row.dead, 1000) }) : null),
     h("p", { class: "sentence" }, numbers.map(([text, n, page, more], i) => [
       i ? " · " : null, link(page, { queue: name, ...more }, h("b", { class: text === "dead" && n ? "bad" : null }, count(n)), ` ${text}`)]),

@@ -1,7 +1,7 @@
 // Schedules: their next runs, and their errors.
 
 import { h } from "../dom.js";
-import { badge, button, dim, empty, heading, named, part, queueLink, table, when } from "../parts.js";
+import { badge, button, dim, empty, former, heading, named, part, queueLink, table, when } from "../parts.js";
 import { ago, timetable } from "../format.js";
 
 export const label = "Schedules";
@@ -28,10 +28,11 @@ export function render({ overview }) {
     ["And then", after, "short"],
     ["Last run", (plan) => when(plan.last), "short"],
     [".Actions", (plan) => h("span", { class: "buttons" }, button("run_schedule", plan.name, "Run now"),
-      plan.paused === null ? button("pause_schedule", plan.name, "Pause") : button("resume_schedule", plan.name, "Resume", { style: "primary" })), "act"],
+      plan.paused === null ? button("pause_schedule", plan.name, "Pause") : button("resume_schedule", plan.name, "Resume", { style: "primary" }),
+      former("schedule", plan.name, "Edit…"), button("unschedule", plan.name, "Delete", { style: "danger" })), "act"],
   ];
   return [
-    heading("Schedules"),
+    heading("Schedules", h("span", { class: "grow" }), former("schedule", "", "New schedule…")),
     part(overview.schedules, (plans) => (plans.length
       ? [table("Schedules", columns, plans, (plan) => plan.name), h("p", { class: "dim" }, "Times are in the browser's time zone.")]
       : empty("No schedule yet", "Create one: ", h("code", {}, "SELECT queue.schedule('report', '0 9 * * MON-FRI', 'mail')")))),

@@ -54,6 +54,8 @@ export function render({ data: task }) {
   ];
   return [
     heading(["Task ", h("span", { class: "id" }, task.id)], badge(task.state), h("span", { class: "grow" }),
+      task.state === "scheduled" ? button("run_now", task.id, "Run now") : null,
+      live ? button("reprioritise", task.id, "Reprioritise…", { "data-offered": task.priority }) : null,
       live ? button("cancel", task.id, "Cancel", { style: "danger" }) : null,
       task.state === "failed" ? button("retry", task.id, "Retry", { style: "primary" }) : null),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),

@@ -1,42 +1,26 @@
 // Tasks by state, and the search. Every list is bounded, and shows how far it has searched.
 
 import { h } from "../dom.js";
-import { get, hidden } from "../api.js";
-import { address, badge, dim, empty, heading, lease, link, named, queueLink, table, taskLink, when } from "../parts.js";
+import { get } from "../api.js";
+import { bar, pick } from "../bulk.js";
+import { chips, filterOf, form, search } from "../filter.js";
+import { address, badge, dim, empty, former, heading, lease, link, named, queueLink, table, taskLink, when } from "../parts.js";
 import { count, now, span } from "../format.js";
 
 export const label = "Tasks";
 export const title = ({ state }) => (state ? `${state} tasks` : "Tasks");
 
+export { search };
+
 const STATES = ["", "live", "queued", "scheduled", "running", "waiting", "blocked", "failed", "completed", "cancelled"];
 const MEANING = { "": "all", live: "not finished" };
 
-export const load = ({ state, queue, text, after }) => get("tasks", { state, queue, text, after });
-
-// Opens the page for the values of the form.
-export function search(form) {
-  const { page, state } = form.dataset;
-  const { queue, text } = Object.fromEntries(new FormData(form));
-  location.hash = address(page, { state, queue, text: text.trim() });
-}
-
-export function form(overview, page, { state, queue, text }) {
-  const queues = (overview.queues.value?.queues || []).map((row) => row.queue);
-  if (queue && !queues.includes(queue)) queues.push(queue);
-  return h("form", { "data-search": true, "data-keep": true, "data-page": page, "data-state": state || "", role: "search", class: "search" },
-    h("input", {
-      type: "search", name: "text", value: text || "", maxlength: 200, "aria-label": "Id, or text",
-      placeholder: hidden() ? "Id, kind, key, group, worker or error" : "Id, kind, key, group, worker, error, or text in the payload",
-    }),
-    h("select", { name: "queue", "aria-label": "Queue" }, h("option", { value: "" }, "every queue"),
-      queues.map((name) => h("option", { value: name, selected: name === queue }, name))),
-    h("button", { class: "button" }, "Search"));
-}
+export const load = (parameters) => get("tasks", { ...filterOf(parameters), after: parameters.after });
 
 // A table of tasks, without columns that would have the same value in each row.
-export function list(found, caption, { without = [], act = null } = {}) {
+export function list(found, caption, { without = [], act = null, picks = false } = {}) {
   const columns = [
-    ["Task", (task) => taskLink(task.id), "main"],
+    ["Task", (task) => [picks ? pick(task) : null, taskLink(task.id)], "main"],
     ["State", (task) => badge(task.state)],
     ["Queue", (task) => queueLink(task.queue)],
     ["When", moment, "short"],
@@ -79,19 +63,22 @@ export function extent(found, page, parameters) {
 }
 
 export function render({ overview, data, parameters }) {
-  const { state = "", queue, text } = parameters;
+  const { state = "", queue } = parameters;
+  const filter = filterOf(parameters);
   const tabs = STATES.map((name) => h("a", {
-    href: address("tasks", { state: name, queue, text }), "aria-current": name === state ? "true" : null,
+    href: address("tasks", { ...filter, state: name }), "aria-current": name === state ? "true" : null,
   }, MEANING[name] || name));
   const exact = data.exact && !data.tasks.some((task) => task.id === data.exact.id) ? [data.exact] : [];
   const found = { ...data, tasks: [...exact, ...data.tasks] };
   return [
-    heading("Tasks"),
+    heading("Tasks", h("span", { class: "grow" }), former("push", queue || "default", "Push a task…")),
     form(overview, "tasks", parameters),
+    chips("tasks", parameters),
     h("nav", { class: "tabs", "aria-label": "States" }, tabs),
-    found.tasks.length ? list(found, "Tasks") : empty("No tasks",
+    bar(parameters, found.tasks),
+    found.tasks.length ? list(found, "Tasks", { picks: true }) : empty("No tasks",
       data.looked ? "None among the tasks searched so far. Search further, or choose a queue or a state."
-        : text || queue || state ? "No task matches. Search in another state, or in all queues." : "No task has been pushed yet."),
-    extent(data, "tasks", { state, queue, text }),
+        : Object.keys(filter).length ? "No task matches. Search in another state, or in all queues." : "No task has been pushed yet."),
+    extent(data, "tasks", filter),
   ];
 }
