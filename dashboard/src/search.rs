@@ -239,6 +239,9 @@ impl Search {
 /// The last task that was pushed before a time, found by halving the range of ids. Ids increase with the time of the
 /// push, but not strictly: a task of another session can be a little older. So an hour is added to the time or taken
 /// from it.
+///
+/// Under the policies of the tables, an index is followed only to a value that is computed without a division: hence the
+/// OFFSET 0.
 fn near(relation: &str, time: &str, hour: &str) -> String {
     let before = format!("p.created_at <= to_timestamp({time}) {hour} interval '1 hour'");
     format!(
@@ -246,10 +249,10 @@ fn near(relation: &str, time: &str, hour: &str) -> String {
               SELECT 0::bigint, (SELECT i.id FROM {relation} AS i ORDER BY i.id DESC LIMIT 1)
               UNION ALL
               SELECT CASE WHEN {before} THEN p.id ELSE r.low END,
-                     CASE WHEN {before} THEN r.high ELSE (r.low + r.high + 1) / 2 - 1 END
-              FROM r CROSS JOIN LATERAL (SELECT i.id, i.created_at FROM {relation} AS i
-                                         WHERE i.id >= (r.low + r.high + 1) / 2 ORDER BY i.id LIMIT 1) AS p
-              WHERE r.low < r.high)
+                     CASE WHEN {before} THEN r.high ELSE r.middle - 1 END
+              FROM (SELECT r.low, r.high, (r.low + r.high + 1) / 2 AS middle FROM r WHERE r.low < r.high OFFSET 0) AS r
+              CROSS JOIN LATERAL (SELECT i.id, i.created_at FROM {relation} AS i
+                                  WHERE i.id >= r.middle ORDER BY i.id LIMIT 1) AS p)
           SELECT max(r.low) FROM r)"
     )
 }

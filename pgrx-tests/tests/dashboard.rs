@@ -6,6 +6,8 @@ mod access;
 mod accessibility;
 #[path = "dashboard/activity.rs"]
 mod activity;
+#[path = "dashboard/acting.rs"]
+mod acting;
 #[path = "dashboard/browser.rs"]
 mod browser;
 #[path = "dashboard/failures.rs"]

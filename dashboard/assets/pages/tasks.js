@@ -25,7 +25,7 @@ export function list(found, caption, { without = [], act = null, picks = false }
     ["Queue", (task) => queueLink(task.queue)],
     ["When", moment, "short"],
     ["Attempt", attempts, "number"],
-    ["Kind, key or group", words],
+    ["Kind, key or group", words, "words"],
     ["Worker", (task) => (task.worker ? named(task.worker) : dim())],
     ["Last error", (task) => (task.error ? h("span", { class: "error", title: task.error }, task.error) : dim()), "wide"],
   ].filter(([name]) => !without.includes(name));
