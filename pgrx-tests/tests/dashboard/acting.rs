@@ -265,6 +265,7 @@ fn a_schedule_is_created_changed_and_deleted_in_a_form_that_shows_its_next_runs(
     assert!(taken.status == 400 && taken.body.contains("exists"), "{}", taken.body);
 
     browser.click("[aria-label=\"Edit… weekly\"]");
+    browser.sees("dialog", "Edit the schedule weekly");
     choose(&browser, "#field-common", "0 * * * *");
     browser.click(YES);
     browser.sees("tr[data-key=weekly]", "0 * * * *");
