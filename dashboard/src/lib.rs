@@ -22,8 +22,8 @@ mod server;
 mod task;
 mod tls;
 mod watch;
-mod workers;
 mod wish;
+mod workers;
 
 use std::pin::Pin;
 use std::process::ExitCode;

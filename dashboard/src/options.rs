@@ -96,7 +96,15 @@ impl Options {
             (Some(_), None) => return Err("--tls-cert needs --tls-key".to_owned()),
             (None, Some(_)) => return Err("--tls-key needs --tls-cert".to_owned()),
         };
-        Ok(Wish::Serve(Box::new(Self { listen, token, certificate, hosts, user_header, allow_actions, hide_payloads })))
+        Ok(Wish::Serve(Box::new(Self {
+            listen,
+            token,
+            certificate,
+            hosts,
+            user_header,
+            allow_actions,
+            hide_payloads,
+        })))
     }
 }
 

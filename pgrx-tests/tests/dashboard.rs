@@ -4,10 +4,10 @@
 mod access;
 #[path = "dashboard/accessibility.rs"]
 mod accessibility;
-#[path = "dashboard/activity.rs"]
-mod activity;
 #[path = "dashboard/acting.rs"]
 mod acting;
+#[path = "dashboard/activity.rs"]
+mod activity;
 #[path = "dashboard/browser.rs"]
 mod browser;
 #[path = "dashboard/failures.rs"]
@@ -24,14 +24,14 @@ mod pictures;
 mod program;
 #[path = "dashboard/screen.rs"]
 mod screen;
+#[path = "dashboard/timeline.rs"]
+mod timeline;
 #[path = "dashboard/tls.rs"]
 mod tls;
 #[path = "dashboard/view.rs"]
 mod view;
 #[path = "dashboard/workers.rs"]
 mod workers;
-#[path = "dashboard/timeline.rs"]
-mod timeline;
 
 use std::time::{Duration, Instant};
 

@@ -28,17 +28,16 @@ fn violations(browser: &Browser, axe: &str) -> Vec<String> {
     found.map(|violation| violation.as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn axe() -> String {
-    let path = home().join("browser/node_modules/axe-core/axe.min.js");
-    fs::read_to_string(&path).unwrap_or_else(|error| {
-        panic!("{}: {error}; servers.py fetches it with the browser if npm is installed", path.display())
-    })
+/// The program that servers.py fetches with the browser if there is npm.
+fn axe() -> Option<String> {
+    let found = fs::read_to_string(home().join("browser/node_modules/axe-core/axe.min.js"));
+    found.inspect_err(|error| println!("axe-core is not installed: {error}")).ok()
 }
 
 #[test]
 fn no_page_and_no_dialog_violates_the_rules_of_wcag() {
     let Some(cluster) = start("axe") else { return };
-    let axe = axe();
+    let Some(axe) = axe() else { return };
     fill(&mut cluster.connect());
     let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
     let browser = browse("axe", &dashboard, "queues");
