@@ -28,8 +28,9 @@ let last = null; // what the bar shows
 export const pick = (task) => (may() && !ENDED.includes(task.state)
   ? h("input", { type: "checkbox", class: "pick", "data-pick": task.id, "aria-label": `Select task ${task.id}` }) : null);
 
-export function bar(parameters, tasks) {
-  if (!may() || !tasks.length || ENDED.includes(parameters.state)) return null;
+// Also if none of the tasks that were searched so far matches: the action searches all.
+export function bar(parameters, { tasks, looked }) {
+  if (!may() || (!tasks.length && !looked) || ENDED.includes(parameters.state)) return null;
   if (chosenAt !== location.hash) { chosen.clear(); chosenAt = location.hash; }
   const ids = tasks.filter((task) => !ENDED.includes(task.state)).map((task) => task.id);
   for (const id of chosen) if (!ids.includes(id)) chosen.delete(id);
@@ -53,7 +54,7 @@ function controls() {
     ? several ? filter.state === "" || !filter.state || label !== "Redrive" : states.includes(filter.state)
     : !why && states.includes(filter.state));
   return [
-    h("button", { type: "button", class: "button", "data-pick-all": true, "aria-pressed": String(chosen.size === ids.length) },
+    ids.length > 0 && h("button", { type: "button", class: "button", "data-pick-all": true, "aria-pressed": String(chosen.size === ids.length) },
       chosen.size ? "Select none" : `Select these ${ids.length}`),
     Object.entries(ACTIONS).filter(([, action]) => fits(action)).map(([name, { label, danger }]) => h("button", {
       type: "button", class: `button ${danger ? "danger" : ""}`, "data-bulk": name, "data-key": name,

@@ -25,7 +25,7 @@ export function render({ overview, data, parameters }) {
     groups.length ? h("div", { class: "groups" }, groups) : null,
     form(overview, "dead", parameters),
     chips("dead", parameters),
-    bar({ ...filter, state: "failed" }, data.tasks),
+    bar({ ...filter, state: "failed" }, data),
     data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry, picks: true })
       : groups.length && Object.keys(filter).length ? empty("No matching dead letters", link("dead", {}, "All dead letters"))
         : empty("No dead letters", "Tasks that fail for good, after their last attempt, are kept here."),

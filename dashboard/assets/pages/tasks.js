@@ -75,7 +75,7 @@ export function render({ overview, data, parameters }) {
     form(overview, "tasks", parameters),
     chips("tasks", parameters),
     h("nav", { class: "tabs", "aria-label": "States" }, tabs),
-    bar(parameters, found.tasks),
+    bar(parameters, found),
     found.tasks.length ? list(found, "Tasks", { picks: true }) : empty("No tasks",
       data.looked ? "None among the tasks searched so far. Search further, or choose a queue or a state."
         : Object.keys(filter).length ? "No task matches. Search in another state, or in all queues." : "No task has been pushed yet."),
