@@ -224,7 +224,7 @@ def browser(target):
     if not shutil.which("apt-get"):
         sys.exit("the browser comes from Debian's packages here")
     fetch_packages(BROWSER, target)
-    # Without npm, only the test of accessibility fails.
+    # Without npm, the test of accessibility says that it is skipped.
     if shutil.which("npm"):
         run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", target, NPM_AXE)
 
