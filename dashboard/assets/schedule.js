@@ -70,7 +70,7 @@ async function show(element, cron, timezone) {
   let content;
   try {
     const next = await get("schedule_preview", { cron, timezone });
-    content = [h("span", { class: "dim" }, "Next runs, in the browser's time zone: "), next.map((time) => h("span", { class: "run" }, clock(time, true)))];
+    content = [h("span", { class: "dim" }, "Next runs, in the browser's time zone: "), next.map((time) => h("span", { class: "planned" }, clock(time, true)))];
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     content = [h("span", { class: "bad" }, error.message), " ", error.detail, " ", h("span", { class: "dim" }, error.hint)];
