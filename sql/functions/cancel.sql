@@ -53,7 +53,8 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_key('key', key);
     LOOP
-        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
+        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key
+        ORDER BY k.task_id DESC LIMIT 1;
         SELECT t.* INTO task FROM queue.tasks AS t
         WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
         FOR NO KEY UPDATE;
@@ -68,7 +69,8 @@ BEGIN
         END IF;
         -- A new snapshot.
         IF holder IS NOT DISTINCT FROM (
-            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key) THEN
+            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key
+            ORDER BY k.task_id DESC LIMIT 1) THEN
             RETURN CASE WHEN is_live THEN queue_internal.cancel_or_request(task) END;
         END IF;
     END LOOP;

@@ -39,14 +39,16 @@ BEGIN
             WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
-    -- The tasks with the keys, each with its queue, and the predecessors.
+    -- The tasks with the keys, each with its queue, and the predecessors. An old snapshot can show two tasks with a key,
+    -- one of which has ended since: then its lock raises 40001.
     FOR one IN
         SELECT u.id, min(u.queue) AS holds_in, bool_or(u.precedes) AS precedes
-        FROM (SELECT (SELECT k.task_id FROM queue_internal.keys AS k
-                      WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL), n.queue, false
-              FROM unnest(queues, keys) AS n (queue, key)
+        FROM (SELECT k.task_id, n.queue, false
+              FROM unnest(queues, keys) AS n (queue, key),
+                   LATERAL (SELECT i.task_id FROM queue_internal.keys AS i
+                            WHERE i.queue = n.queue AND i.key = n.key AND i.expires_at IS NULL OFFSET 0) AS k
               UNION ALL SELECT a.id, NULL, true FROM unnest(after) AS a (id)) AS u (id, queue, precedes)
-        WHERE u.id IS NOT NULL GROUP BY u.id ORDER BY u.id
+        GROUP BY u.id ORDER BY u.id
     LOOP
         -- As in resolve_duplicate: of a running task only the key changes.
         IF one.holds_in IS NOT NULL THEN

@@ -5,6 +5,8 @@
 --   which somebody deletes by hand does not keep its key for ever.
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
+--   At REPEATABLE READ, a transaction that has taken a key itself may still see the row of the task that had it before
+--   and has ended since. Then the newer task counts.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -46,7 +48,8 @@ BEGIN
                OR k.expires_at IS NULL
                   AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
-        WHERE k.queue = take_key.queue AND k.key = take_key.key;
+        WHERE k.queue = take_key.queue AND k.key = take_key.key
+        ORDER BY k.task_id DESC LIMIT 1;
         -- Only from the holder that was read: an UPDATE that waited for another push to take the key would see its
         -- new row, but not yet the task that came with it.
         IF holder.gone THEN
@@ -152,7 +155,8 @@ DECLARE
     holder queue_internal.keys;
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
-    WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    WHERE k.queue = pushed.queue AND k.key = pushed.key
+    ORDER BY k.task_id DESC LIMIT 1;
     -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN

@@ -1522,6 +1522,8 @@ COMMENT ON FUNCTION queue_internal.backoff IS 'Returns the delay after a failed 
 --   which somebody deletes by hand does not keep its key for ever.
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
+--   At REPEATABLE READ, a transaction that has taken a key itself may still see the row of the task that had it before
+--   and has ended since. Then the newer task counts.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1563,7 +1565,8 @@ BEGIN
                OR k.expires_at IS NULL
                   AND (SELECT t.id FROM queue.tasks AS t WHERE t.id = k.task_id AND t.queue = k.queue) IS NULL AS gone
         INTO holder FROM queue_internal.keys AS k
-        WHERE k.queue = take_key.queue AND k.key = take_key.key;
+        WHERE k.queue = take_key.queue AND k.key = take_key.key
+        ORDER BY k.task_id DESC LIMIT 1;
         -- Only from the holder that was read: an UPDATE that waited for another push to take the key would see its
         -- new row, but not yet the task that came with it.
         IF holder.gone THEN
@@ -1669,7 +1672,8 @@ DECLARE
     holder queue_internal.keys;
 BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
-    WHERE k.queue = pushed.queue AND k.key = pushed.key;
+    WHERE k.queue = pushed.queue AND k.key = pushed.key
+    ORDER BY k.task_id DESC LIMIT 1;
     -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
@@ -2057,14 +2061,16 @@ BEGIN
             WHERE t.id = ANY (after) AND queue_internal.has_right('any', t.queue)
             ORDER BY t.id FOR KEY SHARE);
     END IF;
-    -- The tasks with the keys, each with its queue, and the predecessors.
+    -- The tasks with the keys, each with its queue, and the predecessors. An old snapshot can show two tasks with a key,
+    -- one of which has ended since: then its lock raises 40001.
     FOR one IN
         SELECT u.id, min(u.queue) AS holds_in, bool_or(u.precedes) AS precedes
-        FROM (SELECT (SELECT k.task_id FROM queue_internal.keys AS k
-                      WHERE k.queue = n.queue AND k.key = n.key AND k.expires_at IS NULL), n.queue, false
-              FROM unnest(queues, keys) AS n (queue, key)
+        FROM (SELECT k.task_id, n.queue, false
+              FROM unnest(queues, keys) AS n (queue, key),
+                   LATERAL (SELECT i.task_id FROM queue_internal.keys AS i
+                            WHERE i.queue = n.queue AND i.key = n.key AND i.expires_at IS NULL OFFSET 0) AS k
               UNION ALL SELECT a.id, NULL, true FROM unnest(after) AS a (id)) AS u (id, queue, precedes)
-        WHERE u.id IS NOT NULL GROUP BY u.id ORDER BY u.id
+        GROUP BY u.id ORDER BY u.id
     LOOP
         -- As in resolve_duplicate: of a running task only the key changes.
         IF one.holds_in IS NOT NULL THEN
@@ -9505,7 +9511,8 @@ BEGIN
     END IF;
     PERFORM queue_internal.check_key('key', key);
     LOOP
-        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key;
+        SELECT k.task_id INTO holder FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key
+        ORDER BY k.task_id DESC LIMIT 1;
         SELECT t.* INTO task FROM queue.tasks AS t
         WHERE t.id = holder AND t.queue = cancel.queue AND t.state = 'running'
         FOR NO KEY UPDATE;
@@ -9520,7 +9527,8 @@ BEGIN
         END IF;
         -- A new snapshot.
         IF holder IS NOT DISTINCT FROM (
-            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key) THEN
+            SELECT k.task_id FROM queue_internal.keys AS k WHERE k.queue = cancel.queue AND k.key = cancel.key
+            ORDER BY k.task_id DESC LIMIT 1) THEN
             RETURN CASE WHEN is_live THEN queue_internal.cancel_or_request(task) END;
         END IF;
     END LOOP;

@@ -119,6 +119,8 @@ fn pictures_for_the_docs() {
         ("queues-dark", "queues", wide, "dark"),
         ("queues-phone", "queues", phone, "dark"),
         ("queue", "queue?name=mail", wide, "light"),
+        ("activity", "activity?range=hour", wide, "light"),
+        ("errors", "failures", wide, "light"),
         ("tasks", "tasks?state=live", wide, "light"),
         ("task", &task, wide, "light"),
         ("task-phone", &task, phone, "light"),
