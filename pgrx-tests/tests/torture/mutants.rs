@@ -12,6 +12,7 @@ const ROUND: Duration = Duration::from_millis(1500);
 /// The longest search for a violation, which ends with the first one. A lost claim leads to a repeated token in about
 /// one crash of three, and 20 s are only five crashes.
 const PATIENCE: Duration = Duration::from_secs(300);
+const TRIES: usize = 5;
 
 const BY_SQL: &str = "ALTER DATABASE postgres SET queue.fast_path = off;";
 /// Replaces a piece of a function; fails if it is not there.
@@ -35,10 +36,18 @@ fn seen_natively(name: &str, campaign: &str, mutant: &str, invariants: &str) {
     if brief() {
         return;
     }
-    let verdict = play(campaign, name, ROUND, PATIENCE, &format!("{MUTATE}{mutant}"));
-    let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
-    let expected = invariants.split(' ').any(|invariant| found.contains(&invariant));
-    assert!(expected, "{name}: {invariants} expected, found {found:?}");
+    // Another check may notice it first, which ends the campaign. Then it is played again.
+    let mut others = Vec::new();
+    while others.len() < TRIES {
+        let verdict = play(campaign, name, ROUND, PATIENCE, &format!("{MUTATE}{mutant}"));
+        let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
+        if invariants.split(' ').any(|invariant| found.contains(&invariant)) {
+            return;
+        }
+        assert!(!found.is_empty(), "{name}: {invariants} expected, found nothing after {others:?}");
+        others.push(found);
+    }
+    panic!("{name}: {invariants} expected, found {others:?}");
 }
 
 /// The same load with nothing broken, so that violations come from the mutants.
@@ -160,7 +169,7 @@ mutants! { seen:
     /// A step is stored with a stale token.
     stale_steps: "quiet",
         "SELECT pg_temp.mutate('queue_internal.step', 'PERFORM queue.assert_lease(id, token);', '')",
-        "I7 I21";
+        "I7";
     /// A lease reaches beyond the timeout of the attempt.
     leases_beyond_the_timeout: "quiet",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'least(started + leased, queue_internal.timeout_at(',
