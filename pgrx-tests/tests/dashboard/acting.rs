@@ -246,7 +246,7 @@ fn a_schedule_is_created_changed_and_deleted_in_a_form_that_shows_its_next_runs(
     assert_eq!(browser.run("return document.querySelector('#field-target').value"), "weekly");
     browser.fill("#field-cron", "0 6 * * MON");
     browser.fill("#field-timezone", "Europe/Berlin");
-    browser.eventually("five runs are shown", || browser.count(".runs .run") == 5);
+    browser.eventually("five runs are shown", || browser.count(".runs .planned") == 5);
     browser.fill("#field-payload", "{\"n\": 12345678901234567890123}");
     choose(&browser, "#field-queue", "mail");
     browser.click("dialog summary");
