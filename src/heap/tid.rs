@@ -74,5 +74,7 @@ pub fn remember(id: i64, tid: pg_sys::ItemPointerData) {
 
 /// The TID at which this session last wrote a task.
 pub fn recall(id: i64) -> Option<pg_sys::ItemPointerData> {
-    REMEMBERED.with_borrow(|tids| Some(tids[id as usize % RECENT]).filter(|tid| tid.0 == id).map(|tid| tid.1))
+    // A place that was never used looks like one of the task 0.
+    let (known, tid) = REMEMBERED.with_borrow(|tids| tids[id as usize % RECENT]);
+    (known == id && tid.ip_posid != 0).then_some(tid)
 }
