@@ -184,10 +184,13 @@ fn read(mark: pg_sys::Oid) -> Option<(i64, i64)> {
     }
 }
 
-/// The timeline to which WAL is written.
+/// The timeline to which WAL is written; 0 on a standby, where a claim fails when it writes.
 fn timeline() -> i64 {
-    // SAFETY: a transaction that can write is not in recovery.
+    // SAFETY: a plain read, and the timeline is known outside of recovery.
     unsafe {
+        if pg_sys::RecoveryInProgress() {
+            return 0;
+        }
         #[cfg(feature = "pg14")]
         let timeline = pg_sys::ThisTimeLineID;
         #[cfg(not(feature = "pg14"))]
