@@ -84,11 +84,13 @@ major = $$("$(1)" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
 
 all: build $(INSTALL_SQL) $(CONTROL)
 
+# In less than half the time, for tests of what does not depend on speed.
+LITTLE_OPTIMISED := $(addprefix --config profile.release.package.queue_ext.,opt-level=1 codegen-units=16)
 build:
 	@command -v "$(PG_CONFIG)" >/dev/null || { \
 		echo "$(PG_CONFIG) not found: install PostgreSQL's server headers or set PG_CONFIG=..." >&2; exit 1; }
 	PGRX_PG_CONFIG_PATH="$$(command -v "$(PG_CONFIG)")" cargo build --release --locked \
-		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES)
+		--no-default-features --features pg$(call major,$(PG_CONFIG))$(MORE_FEATURES) $(if $(QUICK),$(LITTLE_OPTIMISED))
 
 $(INSTALL_SQL): $(SQL_FILES) $(EDITIONS) Makefile
 	@mkdir -p target
@@ -154,9 +156,9 @@ $(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
 	@$(call keep_library,$*)
 
-# For a version, with more variables for the build. As old as its beginning: what changes meanwhile may not be in it.
+# For a version, with more variables for the build. Only that of the first version is optimised like what users build. As old as its beginning: what changes meanwhile may not be in it.
 keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) CARGO_TARGET_DIR=target/libraries $(MAKE) --no-print-directory build \
-	PG_CONFIG="$(PG_CONFIG_$(1))" $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
+	PG_CONFIG="$(PG_CONFIG_$(1))" $(if $(filter target/built/$(FIRST)/%,$@),,QUICK=1) $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
 	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }
 
 installed-%: $(call built,%) servers

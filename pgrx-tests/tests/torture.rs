@@ -13,26 +13,18 @@ use queue_ext_tests::torture::campaigns::named;
 
 /// One round of a campaign; more, up to this length, as long as nothing is broken.
 fn play(campaign: &str, name: &str, round: Duration, length: Duration, mutant: &str) -> Verdict {
-    play_with(campaign, name, round, length, mutant, String::new())
+    named(campaign).play(&Options { mutant: mutant.to_owned(), ..options(name, round, length) })
 }
 
-/// The same with more lines for postgresql.conf.
-fn play_with(
-    campaign: &str,
-    name: &str,
-    round: Duration,
-    length: Duration,
-    mutant: &str,
-    settings: String,
-) -> Verdict {
-    named(campaign).play(&Options {
+fn options(name: &str, round: Duration, length: Duration) -> Options {
+    Options {
         seed: std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1),
         length,
         round,
         fsync: false,
         folder: format!("torture-test-{name}"),
         program: env!("CARGO_BIN_EXE_torture").into(),
-        settings,
-        mutant: mutant.to_owned(),
-    })
+        settings: String::new(),
+        mutant: String::new(),
+    }
 }

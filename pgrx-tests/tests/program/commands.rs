@@ -314,7 +314,7 @@ fn sigterm_lets_handlers_finish_and_gives_back_the_others() {
     worker.signal(libc::SIGTERM);
     let began = Instant::now();
     let after = push(&mut client, &json!(0));
-    assert_eq!(worker.process.wait().expect("its end").code(), Some(0));
+    assert_eq!(worker.await_end(), Some(0));
     assert!(began.elapsed() >= Duration::from_secs(4), "it did not wait");
     await_state(&mut client, ids[0], "completed");
     for id in &ids[1..] {
@@ -422,7 +422,7 @@ fn errors_that_no_retry_helps_end_the_worker() {
     }
     let mut worker = Worker::start(&cluster, &["mail", "--", "true"]);
     run(&mut client, "SELECT queue.drop('mail')");
-    assert_eq!(worker.process.wait().expect("its end").code(), Some(1));
+    assert_eq!(worker.await_end(), Some(1));
     assert!(worker.log().contains("QX002"), "{}", worker.log());
 }
 

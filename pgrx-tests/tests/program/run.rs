@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use queue_ext_tests::{Cluster, SOON, built, cluster, eventually};
 use serde_json::Value;
@@ -74,8 +74,9 @@ pub fn call(cluster: &Cluster, arguments: &[&str]) -> Answer {
 
 /// A worker.
 pub struct Worker {
-    pub process: Child,
+    process: Child,
     said: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Worker {
@@ -89,12 +90,12 @@ impl Worker {
         let mut process = command.spawn().expect("start the worker");
         let said = Arc::new(Mutex::new(String::new()));
         let (log, heard) = (process.stderr.take().expect("its log"), Arc::clone(&said));
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             for line in BufReader::new(log).lines().map_while(Result::ok) {
                 *heard.lock().expect("its log") += &(line + "\n");
             }
         });
-        let worker = Self { process, said };
+        let worker = Self { process, said, reader: Some(reader) };
         eventually("the worker is ready", SOON, || worker.log().contains(" ready "));
         worker
     }
@@ -115,7 +116,14 @@ impl Worker {
     /// Sends SIGTERM, and returns the exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.signal(libc::SIGTERM);
-        self.process.wait().expect("its end").code()
+        self.await_end()
+    }
+
+    /// Waits until it has ended and its log is complete, and returns the exit code.
+    pub fn await_end(&mut self) -> Option<i32> {
+        let code = self.process.wait().expect("its end").code();
+        self.reader.take().into_iter().for_each(|reader| reader.join().expect("its log"));
+        code
     }
 }
 

@@ -165,8 +165,10 @@ function prismaClient() {
 test("push and pushMany belong to the transaction of Prisma", needs("prisma"), async () => {
   const prisma = prismaClient();
   const queue = await newQueue();
-  await checkPushes((work) => prisma.$transaction(work), queue);
-  await drainInTransaction((work) => prisma.$transaction(work), queue);
+  // Prisma ends transactions of more than five seconds unless it is told otherwise.
+  const transaction = (work) => prisma.$transaction(work, { maxWait: 60_000, timeout: 60_000 });
+  await checkPushes(transaction, queue);
+  await drainInTransaction(transaction, queue);
   await prisma.$disconnect();
 });
 

@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use super::play;
+use super::{options, play};
 use queue_ext_tests::brief;
+use queue_ext_tests::torture::campaign::Options;
+use queue_ext_tests::torture::campaigns::named;
 
 const ROUND: Duration = Duration::from_millis(1500);
 /// The longest search for a violation, which ends with the first one. A lost claim leads to a repeated token in about
@@ -262,9 +264,11 @@ fn rollbacks_forget() {
         println!("skipped: the library with faults is there for the first version alone (make injection)");
         return;
     };
-    let settings = format!("dynamic_library_path = '{folder}:$libdir'");
-    let mutant = "ALTER DATABASE postgres SET queue.fault = 'forget'";
-    let verdict = super::play_with("quiet", "forget", ROUND, PATIENCE, mutant, settings);
+    let verdict = named("quiet").play(&Options {
+        settings: format!("dynamic_library_path = '{folder}:$libdir'"),
+        mutant: "ALTER DATABASE postgres SET queue.fault = 'forget'".into(),
+        ..options("forget", ROUND, PATIENCE)
+    });
     let found: Vec<_> = verdict.violations.iter().map(|violation| violation.invariant).collect();
     assert!(found.contains(&"I13"), "I13 expected, found {found:?}");
 }
