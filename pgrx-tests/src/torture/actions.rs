@@ -6,7 +6,7 @@ use postgres::types::ToSql;
 
 use super::client::{Client, Held, Session, Unsure};
 use super::journal::{Effect, Link, OnFailure, Verb};
-use super::load::{LINKED, LONGEST_DELAY, LONGEST_LEASE, QUEUES};
+use super::load::{LINKED, LONGEST_DELAY, LONGEST_LEASE, METERED, QUEUES};
 
 const PUSH: &str = "SELECT queue.push($1, jsonb_build_object('value', $2::text, 'padding', $3::text), \
                     priority => $4, delay => $5::text::interval, key => $6, group_key => $7, \
@@ -41,6 +41,7 @@ enum Action {
     PushMany,
     Claim,
     ClaimQueues,
+    ClaimMetered,
     Finish,
     Batch,
     Zombie,
@@ -63,6 +64,8 @@ impl Client {
             Push
         } else if self.random.chance(self.load.batches) {
             Batch
+        } else if self.random.chance(self.load.metered) {
+            self.random.weighted(&[(50, Weight), (50, ClaimMetered)])
         } else {
             self.random.weighted(&[
                 (28, Push),
@@ -89,6 +92,7 @@ impl Client {
             PushMany => self.push_many(session),
             Claim => self.claim(session),
             ClaimQueues => self.claim_queues(session),
+            ClaimMetered => self.claim_from(session, METERED),
             Finish => match self.someones() {
                 Some(held) => self.finish(session, held),
                 None => self.claim(session),

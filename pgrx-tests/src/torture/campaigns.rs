@@ -14,6 +14,7 @@ mod failover;
 mod forgetful;
 mod full;
 mod levels;
+mod metered;
 mod pinned;
 mod quiet;
 mod references;
@@ -28,7 +29,7 @@ pub mod zombies;
 use super::campaign::Campaign;
 
 /// All of them, in the order in which they are played.
-pub const ALL: [Campaign; 24] = [
+pub const ALL: [Campaign; 25] = [
     crash::CAMPAIGN,
     durable::CAMPAIGN,
     forgetful::CAMPAIGN,
@@ -50,6 +51,7 @@ pub const ALL: [Campaign; 24] = [
     clock::CAMPAIGN,
     crowded::CAMPAIGN,
     references::CAMPAIGN,
+    metered::CAMPAIGN,
     chaos::CAMPAIGN,
     soak::CAMPAIGN,
     quiet::CAMPAIGN,

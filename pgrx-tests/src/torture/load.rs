@@ -60,6 +60,8 @@ pub struct Load {
     pub timeouts: u64,
     /// How many of a hundred operations are batches over tasks of any client, in random order.
     pub batches: u64,
+    /// How many of a hundred operations push tasks with weights into the queue with rate limits, or claim from it.
+    pub metered: u64,
     /// Of a hundred parts of a block, so many push tasks with predecessors and claim from their queue.
     pub linked: u64,
     /// Of a hundred parts of a block, so many lock rows of tasks, as a user's own statements do.
@@ -88,6 +90,7 @@ impl Load {
         strict: 0,
         timeouts: 0,
         batches: 0,
+        metered: 0,
         linked: 25,
         locks: 4,
         references: false,
@@ -109,13 +112,13 @@ impl Load {
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, ..
+            clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, metered, ..
         } = self;
         let Self { linked, locks, references, careless, by_sql, .. } = self;
         write!(
             f,
             "clients={clients} blocks={blocks}% parts={parts} rollbacks={rollbacks}% savepoints={savepoints}% \
-             two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% \
+             two_phase={two_phase}% strict={strict}% timeouts={timeouts}% batches={batches}% metered={metered}% \
              linked={linked}% locks={locks}% references={references} careless={careless}% by_sql={by_sql}% \
              only_push={} tolerated={:?}",
             self.only_push, self.tolerated

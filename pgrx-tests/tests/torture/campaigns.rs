@@ -31,7 +31,7 @@ macro_rules! campaigns {
 
 campaigns!(
     crash, durable, stop, backend, zombies, worker, cut, failover, pinned, cancel, levels, deadlock,
-    savepoints, twophase, upkeep, chaos, full, clock, crowded, references, forgetful
+    savepoints, twophase, upkeep, chaos, full, clock, crowded, references, forgetful, metered
 );
 
 /// A lease that did not survive a crash is noticed where it had to. One client, so that no commit of another makes its

@@ -200,15 +200,15 @@ mutants! { seen:
                                'IF earlier.stored THEN', 'IF false THEN')",
         "I22";
     /// A start counts as one against the rate limit of the queue, whatever it weighs.
-    weights_ignored: "quiet",
+    weights_ignored: "metered",
         "SELECT pg_temp.mutate('queue_internal.claim_from', 'new_token, candidate.weight,', 'new_token, 1,')",
         "I23";
     /// A start counts as one against the rate limit of its group, whatever it weighs.
-    weights_ignored_in_groups: "quiet",
+    weights_ignored_in_groups: "metered",
         "SELECT pg_temp.mutate('queue_internal.record_group_start', 'started, task.id, task.weight, back', 'started, task.id, 1, back')",
         "I23";
     /// Tasks of a group that are admitted and not started yet do not count against its rate limit.
-    admitted_weights_ignored: "quiet",
+    admitted_weights_ignored: "metered",
         "SELECT pg_temp.mutate('queue_internal.admitted_of', 'sum(least(t.weight, source.group_rate_limit))', '0 * sum(t.weight)')",
         "I23";
     /// The statistics count everything twice.

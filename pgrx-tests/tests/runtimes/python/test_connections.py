@@ -1,0 +1,125 @@
+"""The worker: how a worker gets its connections, and what happens if they fail."""
+
+import os
+import threading
+import time
+import unittest.mock
+from datetime import datetime, timezone
+
+import psycopg
+from psycopg.rows import dict_row
+
+from queue_ext import Retry, Worker
+from queue_ext import push
+from queue_ext.run import Run as RunOfWorker
+
+from case import await_condition, Case, URL
+
+
+class Connections(Case):
+    def test_nothing_is_claimed_before_all_connections_are_open(self):
+        worker = Worker(self.url_of_role({"connection limit": 1}), self.queue)
+        worker.handler()(lambda task: None)
+        id = push(self.db, self.queue)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            await_condition(lambda: any("too many connections" in line for line in logs.output))
+            self.assertEqual((self.get(id)["attempt"], worker.ready.is_set()), (0, False))
+            self.db.execute(f"ALTER ROLE role_{os.getpid()} CONNECTION LIMIT 3")
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
+
+    def test_the_settings_of_the_role_do_not_matter(self):
+        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard"})
+        worker, seen = Worker(url, self.queue, lease=60), []
+
+        @worker.handler()
+        def handle(task):
+            seen.append((task.run_at, task.created_at))
+            if task.attempt == 1:
+                raise Retry(0.001)
+
+        id = push(self.db, self.queue, run_at=datetime(2024, 2, 29, 12, 30, 15, 123457, timezone.utc))
+        with self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 2)
+        self.assertEqual(seen[0][0], datetime(2024, 2, 29, 12, 30, 15, 123457, timezone.utc))
+        created_at = self.db.execute("SELECT created_at FROM queue.all_tasks WHERE id = %s", [id]).fetchone()["created_at"]
+        self.assertEqual(seen[0][1], created_at)
+
+    def test_an_answer_that_cannot_be_read_is_no_outage(self):
+        class Loader(psycopg.adapt.Loader):
+            def load(self, data):
+                raise psycopg.DataError("unreadable")
+
+        def connect():
+            connection = psycopg.connect(URL)
+            connection.adapters.register_loader("int8", Loader)
+            return connection
+
+        id = push(self.db, self.queue)
+        with self.assertRaisesRegex(psycopg.DataError, "unreadable"):
+            Worker(connect, self.queue, lease=0.1).run(signals=False)
+        self.assertEqual(self.get(id)["attempt"], 1)
+
+    def test_a_function_can_open_the_connections(self):
+        names = []
+
+        def connect():
+            names.append(threading.current_thread().name)
+            return psycopg.connect(URL, row_factory=dict_row)
+
+        worker = Worker(connect, self.queue)
+        worker.handler()(lambda task: None)
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.await_state(id, "completed")
+        self.assertGreaterEqual(len(names), 2)
+
+    def test_errors_that_no_retry_helps_end_the_worker(self):
+        role = f"nobody_{os.getpid()}"
+        self.db.execute(f"CREATE ROLE {role} LOGIN")
+        self.addCleanup(self.db.execute, f"DROP ROLE {role}")
+        parts = psycopg.conninfo.conninfo_to_dict(URL)
+        make = psycopg.conninfo.make_conninfo
+        for connection, queue in (
+            (URL, "no such queue"),
+            (make(**{**parts, "dbname": "no such database"}), self.queue),
+            (make(**{**parts, "dbname": "template1"}), self.queue),
+            (make(**{**parts, "user": "no such role"}), self.queue),
+            (make(**{**parts, "user": role}), self.queue),
+        ):
+            with self.subTest(connection=connection, queue=queue), self.assertRaises(psycopg.Error):
+                Worker(connection, queue).run(signals=False)
+        with self.assertRaises(psycopg.ProgrammingError):
+            Worker("nonsense")
+
+    def test_an_idle_worker_whose_waits_end_at_once_pauses(self):
+        claims, claim = [], RunOfWorker._claim_some
+
+        def count(self, connection, limit):
+            claims.append(limit)
+            return claim(self, connection, limit)
+
+        worker = Worker(self.url_of_role({"statement_timeout": "15ms"}), self.queue)
+        worker.handler()(lambda task: None)
+        with unittest.mock.patch.object(RunOfWorker, "_claim_some", count), self.running(worker):
+            self.assertTrue(worker.ready.wait(30))
+            time.sleep(2)
+            self.assertLess(len(claims), 50)
+            self.await_state(push(self.db, self.queue), "completed")
+
+    def test_workers_have_names_of_their_own(self):
+        names = {self.worker()._settings_of_run().name for _ in range(3)}
+        self.assertEqual(len(names), 3)
+        self.assertTrue(all(f":{os.getpid()}" in name for name in names))
+
+    def test_a_connection_that_refuses_autocommit_is_closed(self):
+        opened = []
+
+        def connect():
+            connection = psycopg.connect(URL)
+            connection.execute("SELECT 1")  # begins a transaction
+            opened.append(connection)
+            return connection
+
+        worker = Worker(connect, self.queue)
+        with self.running(worker):
+            await_condition(lambda: opened and opened[0].closed)

@@ -1,0 +1,126 @@
+"""The worker: leases that are extended, and progress that goes with them."""
+
+import threading
+import unittest.mock
+
+import psycopg
+
+from queue_ext import Worker
+from queue_ext import push, push_many
+from queue_ext import heartbeat
+
+from case import await_condition, Case, URL
+
+
+class Heartbeats(Case):
+    def test_a_short_statement_timeout_and_a_locked_task_cost_no_leases(self):
+        worker, locked, end = Worker(self.url_of_role({"statement_timeout": "500ms"}), self.queue, lease=2), threading.Event(), threading.Event()
+
+        @worker.handler("locks")
+        def lock(task):
+            with psycopg.connect(URL) as connection:
+                connection.execute("SELECT queue.step(%s, %s, 'a', '1')", [task.id, task.token])
+                locked.set()
+                end.wait(30)
+
+        @worker.handler()
+        def wait(task):
+            self.assertTrue(locked.wait(30))
+            return task.stopped.wait(task.payload)
+
+        push(self.db, self.queue, kind="locks")
+        long = push(self.db, self.queue, 4)
+        with self.running(worker):
+            task = self.await_state(long, "completed")
+            end.set()
+        self.assertEqual((task["result"], task["attempt"]), (False, 1))
+
+    def test_a_task_that_a_transaction_has_locked_delays_no_others(self):
+        worker, locks, end = self.worker(lease=2, concurrency=3), threading.Event(), threading.Event()
+
+        @worker.handler("locks")
+        def lock(task):
+            with psycopg.connect(URL) as connection:
+                connection.execute("SELECT queue.step(%s, %s, 'a', '1')", [task.id, task.token])
+                locks.set()
+                end.wait(30)
+
+        @worker.handler()
+        def wait(task):
+            self.assertTrue(locks.wait(30))
+            return task.stopped.wait(task.payload)
+
+        locked = push(self.db, self.queue, kind="locks")
+        long, short = push_many(self.db, self.queue, [5, 0])
+        with self.running(worker):
+            self.await_state(short, "completed")
+            task = self.await_state(long, "completed")
+            self.assertEqual((task["result"], task["attempt"]), (False, 1))
+            end.set()
+            await_condition(lambda: self.get(locked)["attempt"] > 1 or self.get(locked)["state"] == "completed")
+
+    def test_progress_is_sent_with_the_heartbeat(self):
+        worker, end = self.worker(lease=1), threading.Event()
+
+        @worker.handler()
+        def handle(task):
+            task.set_progress({"page": 3})
+            end.wait(30)
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            await_condition(lambda: self.get(id)["progress"] == {"page": 3})
+            end.set()
+
+    def test_long_progress_is_sent_in_statements_of_its_own(self):
+        worker, end, sizes, extend = self.worker(lease=60, heartbeat=0.2), threading.Event(), [], heartbeat._extend
+        together = threading.Barrier(3, timeout=30)
+
+        def record(connection, tasks, *others):
+            sizes.append(sum(len(task.unsent_progress or "") for task in tasks))
+            return extend(connection, tasks, *others)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()
+            task.set_progress("x" * 2_000_000)
+            end.wait(120)
+
+        ids = push_many(self.db, self.queue, range(3))
+        with unittest.mock.patch.object(heartbeat, "_extend", record), self.running(worker):
+            query = "SELECT count(*) AS n FROM queue.all_tasks WHERE queue = %s AND pg_column_size(progress) > 10000"
+            await_condition(lambda: self.db.execute(query, [self.queue]).fetchone()["n"] == 3, seconds=60)
+            end.set()
+            for id in ids:
+                self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
+        self.assertEqual(max(sizes), 2_000_002)
+
+    def test_progress_that_cannot_be_stored_costs_no_lease(self):
+        worker, together = self.worker(lease=1, concurrency=2), threading.Barrier(2, timeout=30)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()
+            task.unsent_progress = task.payload
+            return task.stopped.wait(3)
+
+        ids = push_many(self.db, self.queue, ['"\\u0000"', "1"])
+        with self.running(worker):
+            tasks = [self.await_state(id, "completed") for id in ids]
+        self.assertEqual([(task["attempt"], task["result"], task["progress"]) for task in tasks], [(1, False, None), (1, False, 1)])
+
+    def test_progress_of_an_attempt_that_is_stopped_is_there_for_the_next(self):
+        worker, begun = self.worker(shutdown_timeout=0), threading.Event()
+
+        @worker.handler()
+        def handle(task):
+            begun.set()
+            task.stopped.wait(30)
+            task.set_progress("half")
+            task.check()
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.assertTrue(begun.wait(30))
+        task = self.get(id)
+        self.assertEqual((task["state"], task["attempt"], task["progress"]), ("queued", 0, "half"))

@@ -1,0 +1,164 @@
+"""The worker: results, reports of many at once, and tasks that a handler completes itself."""
+
+import json
+import threading
+import time
+import unittest.mock
+
+import psycopg
+
+from queue_ext import push, push_many
+from queue_ext.acknowledge import Acknowledger
+
+from case import await_condition, Case, URL
+
+
+class Results(Case):
+    def test_one_result_that_cannot_be_stored_does_not_affect_the_others(self):
+        worker, together = self.worker(concurrency=20), threading.Barrier(20, timeout=20)
+
+        @worker.handler()
+        def handle(task):
+            if task.attempt == 1:
+                together.wait()
+            return "\0" if task.payload == 7 else task.payload
+
+        ids = push_many(self.db, self.queue, range(20), max_attempts=1)
+        # Strings that no database can store are found earlier. Others depend on the encoding of the server.
+        with unittest.mock.patch("queue_ext.outcomes.to_json", json.dumps), self.running(worker):
+            for n, id in enumerate(ids):
+                self.await_state(id, "failed" if n == 7 else "completed")
+        self.assertIn("the result cannot be stored", self.errors(ids[7])[0])
+
+    def test_a_group_of_reports_that_is_too_large_is_sent_in_parts(self):
+        execute, groups = Acknowledger._execute, []
+        lost = psycopg.OperationalError("lost")
+
+        def execute_small(self, connection, group):
+            groups.append(sum(len(outcome.text or "") for _, outcome in group))
+            if len(group) > 2:
+                for one, _ in group:
+                    if one.payload == 11:  # an answer of the server, or none
+                        connection.close()
+                        raise lost
+                raise psycopg.errors.QueryCanceled("too slow")
+            if any(one.payload == 7 and outcome.verb == "complete" for one, outcome in group):
+                raise psycopg.errors.OutOfMemory("too large")
+            if any(one.payload == 8 and outcome.verb == "complete" for one, outcome in group):
+                raise OverflowError("of Python")
+            return execute(self, connection, group)
+
+        worker, together = self.worker(concurrency=20), threading.Barrier(20, timeout=20)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()
+            return "x" * 1_000_000
+
+        ids = push_many(self.db, self.queue, range(20), max_attempts=1)
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_small):
+            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+                for n, id in enumerate(ids):
+                    task = await_condition(lambda: (task := self.get(id))["state"] not in ("queued", "running") and task)
+                    self.assertEqual((n, task["state"]), (n, "failed" if n in (7, 8) else "completed"))
+        self.assertIn("the result cannot be stored", self.errors(ids[7])[0])
+        self.assertLess(max(groups), 9_000_000)
+
+    def test_claims_stop_while_reports_cannot_be_sent(self):
+        execute, works, handled = Acknowledger._execute, threading.Event(), []
+
+        def execute_later(self, connection, group):
+            if not works.wait(0.05):
+                raise psycopg.errors.AdminShutdown("not yet")
+            return execute(self, connection, group)
+
+        worker = self.worker(concurrency=2)
+        worker.handler()(lambda task: handled.append(task.id))
+        ids = push_many(self.db, self.queue, range(50))
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_later), self.running(worker):
+            await_condition(lambda: len(handled) >= 20)
+            time.sleep(0.3)
+            self.assertLessEqual(len(handled), 22)  # and those that were running
+            works.set()
+            for id in ids:
+                self.await_state(id, "completed")
+
+    def test_a_long_result_that_always_loses_the_connection_is_a_failure(self):
+        execute, worker = Acknowledger._execute, self.worker()
+
+        def execute_short(self, connection, group):
+            if any(outcome.verb == "complete" for _, outcome in group):
+                connection.close()
+                raise psycopg.OperationalError("lost")
+            return execute(self, connection, group)
+
+        worker.handler()(lambda task: "x" * 9_000_000)
+        id = push(self.db, self.queue, max_attempts=1)
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_short):
+            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+                self.await_state(id, "failed")
+        self.assertIn("the result cannot be stored", self.errors(id)[0])
+
+    def test_values_that_python_cannot_represent_fail_their_task_alone(self):
+        worker, seen = self.worker(lease=60), []
+
+        @worker.handler("reads")
+        def read(task):
+            seen.append((task.payload, task.headers, task.progress, task.run_at))
+
+        worker.handler("does not read")(lambda task: None)
+        add = "SELECT queue.push(%s, payload => {}::jsonb, headers => {}::jsonb, kind => %s, max_attempts => 1{}) AS id"
+        deep, number = "(repeat('[', 2000) || repeat(']', 2000))", "(repeat('9', 5001))"
+        inputs = [
+            (deep, "NULL", ""),  # too deep for some versions of Python
+            (number, "NULL", ""),
+            ("'{}'", "('{\"n\": ' || repeat('9', 5001) || '}')", ""),
+            ("'{}'", "NULL", ", run_at => '0044-03-15 BC'"),
+        ]
+        add_one = lambda one, kind: self.db.execute(add.format(*one), [self.queue, kind]).fetchone()["id"]
+        bad = [add_one(one, "reads") for one in inputs]
+        unread = [add_one(one, "does not read") for one in inputs]
+        good = push(self.db, self.queue, 1, kind="reads", headers={"a": "b"})
+        with self.running(worker):
+            query = "SELECT id, state, attempt FROM queue.all_tasks WHERE queue = %s AND state NOT IN ('queued', 'running')"
+            await_condition(lambda: len(self.db.execute(query, [self.queue]).fetchall()) == len([*bad, *unread, good]))
+            ended = {task["id"]: (task["state"], task["attempt"]) for task in self.db.execute(query, [self.queue])}
+        self.assertEqual([ended[id] for id in bad[1:]], [("failed", 1)] * (len(bad) - 1))
+        self.assertEqual([ended[id] for id in (*unread, good)], [("completed", 1)] * (len(unread) + 1))
+        self.assertIn((1, {"a": "b"}, None), [values[:3] for values in seen])
+        error = self.db.execute("SELECT errors FROM queue.get(%s)", [bad[1]]).fetchone()["errors"][0]
+        self.assertEqual(error["details"], {"type": "ValueError"})
+
+    def test_a_completed_task_whose_transaction_was_rolled_back_keeps_its_lease(self):
+        worker = self.worker(lease=1)
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL) as connection:
+                task.complete(connection)
+                connection.rollback()
+            stopped = task.stopped.wait(2.5)
+            with psycopg.connect(URL) as connection:
+                task.complete(connection, stopped)
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            task = self.await_state(id, "completed")
+        self.assertEqual((task["result"], task["attempt"]), (False, 1))
+
+    def test_a_completion_that_was_not_committed_is_a_failed_attempt(self):
+        worker = self.worker(lease=60)
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL) as connection:
+                task.complete(connection)
+                if task.attempt == 1:
+                    connection.rollback()
+
+        id = push(self.db, self.queue)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["attempt"], 2)
+        self.assertEqual(self.errors(id), ["the transaction that completed the task was not committed"])
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("not committed", logs.output[0])

@@ -1,0 +1,95 @@
+"""The worker: how a worker stops, and what it leaves behind."""
+
+import asyncio
+import signal
+import threading
+import time
+
+from queue_ext import Worker
+from queue_ext import push, push_many
+
+from case import await_condition, Case
+
+
+async def nothing(task):
+    await asyncio.sleep(0)
+
+
+class Stops(Case):
+    def test_a_stop_does_not_wait_for_connections_that_nothing_needs(self):
+        worker, opened = Worker(self.url_of_role({"connection limit": 1}), self.queue), time.monotonic()
+        with self.assertLogs("queue_ext", "WARNING") as logs:
+            with self.running(worker):
+                await_condition(lambda: any("too many connections" in line for line in logs.output))
+                opened = time.monotonic()
+        self.assertLess(time.monotonic() - opened, 4)
+        self.assertFalse(any("could not be reported" in line for line in logs.output), logs.output)
+
+    def test_a_run_leaves_no_threads_behind(self):
+        before = threading.active_count()
+        worker = self.worker()
+        worker.handler("coroutine")(nothing)
+        worker.handler()(lambda task: None)
+        ids = [*push_many(self.db, self.queue, range(20)), push(self.db, self.queue, kind="coroutine")]
+        with self.running(worker):
+            for id in ids:
+                self.await_state(id, "completed")
+        await_condition(lambda: threading.active_count() == before)
+
+    def test_a_stop_before_the_start_and_a_second_run(self):
+        worker = self.worker()
+        worker.stop()
+        worker.run()
+        with self.assertRaisesRegex(RuntimeError, "only once"):
+            worker.run()
+
+    def test_a_cancelled_run_stops_gracefully(self):
+        worker, begun = self.worker(), threading.Event()
+
+        @worker.handler()
+        async def handle(task):
+            begun.set()
+            await asyncio.sleep(0.2)
+
+        id = push(self.db, self.queue)
+
+        async def main():
+            run = asyncio.create_task(worker.run_async())
+            await asyncio.to_thread(begun.wait, 30)
+            run.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await run
+
+        asyncio.run(main())
+        self.assertEqual(self.get(id)["state"], "completed")
+
+    def test_a_signal_stops_all_workers_of_the_process(self):
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        workers = [self.worker(), self.worker(), self.worker()]
+
+        async def main():
+            runs = [asyncio.create_task(worker.run_async()) for worker in workers]
+            for worker in workers:
+                await asyncio.to_thread(worker.ready.wait, 30)
+            workers[0].stop()
+            await asyncio.wait_for(runs[0], 30)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(asyncio.gather(*runs), 30)
+
+        asyncio.run(main())
+        self.assertEqual([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], before)
+
+    def test_a_shutdown_can_wait_for_ever(self):
+        worker, begun, end = self.worker(shutdown_timeout=float("inf")), threading.Event(), threading.Event()
+
+        @worker.handler()
+        def handle(task):
+            begun.set()
+            end.wait(30)
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.assertTrue(begun.wait(30))
+            worker.stop()
+            end.set()
+            self.await_state(id, "completed")
