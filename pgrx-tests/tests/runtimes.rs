@@ -312,7 +312,11 @@ fn the_libraries_do_what_their_functions_say() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes");
     let url = stage::url(&cluster, 5432);
     for (start, program, arguments) in [
-        (languages::python_client(&tests.join("python")), "python", &["-m", "unittest", "discover", "-s"][..]),
+        (
+            languages::python_client(&tests.join("python")),
+            "python",
+            &["-m", "unittest", "discover", "-s"][..],
+        ),
         (languages::node_client(&tests.join("test_typescript.mjs")), "test_typescript.mjs", &["--test"][..]),
     ] {
         let Some(start) = start else {

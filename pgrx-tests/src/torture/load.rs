@@ -112,7 +112,17 @@ impl Load {
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            clients, blocks, parts, rollbacks, savepoints, two_phase, strict, timeouts, batches, metered, ..
+            clients,
+            blocks,
+            parts,
+            rollbacks,
+            savepoints,
+            two_phase,
+            strict,
+            timeouts,
+            batches,
+            metered,
+            ..
         } = self;
         let Self { linked, locks, references, careless, by_sql, .. } = self;
         write!(
