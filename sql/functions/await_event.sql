@@ -27,7 +27,10 @@ BEGIN
     END IF;
     awaited := queue_internal.awaits_of(task, event, NULL, timeout);
     SELECT l.emitted, l.payload INTO wanted FROM queue_internal.lock_event(awaited.queue, event) AS l;
-    IF wanted.emitted OR awaited.until <= clock_timestamp() THEN
+    -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
+    awaited := queue_internal.awaits_of(task, event, NULL, timeout);
+    IF wanted.emitted OR awaited.until <= clock_timestamp()
+       OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue) THEN
         PERFORM queue_internal.store_step(id, 'event', event, wanted.payload);
         arrived := coalesce(wanted.emitted, false);
         payload := wanted.payload;

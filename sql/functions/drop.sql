@@ -34,12 +34,14 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF NOT force AND EXISTS (
-            -- Also of one that runs again, and will ask for the same event.
-            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id
-            WHERE a.queue = "drop".name) THEN
+            -- Also of one that runs again, or failed and can be put back, and will ask for the same event.
+            SELECT FROM queue_internal.awaits AS a
+            WHERE a.queue = "drop".name
+              AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = a.task_id)
+                   OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = a.task_id))) THEN
         RAISE EXCEPTION 'tasks of other queues wait for events of queue "%"', name
             USING ERRCODE = 'object_in_use',
-                  DETAIL = 'They were moved while they waited.',
+                  DETAIL = 'They were moved while they waited; some may be dead letters.',
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
@@ -56,7 +58,8 @@ BEGIN
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
-    UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()) WHERE a.queue = "drop".name;
+    UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'
+    WHERE a.queue = "drop".name;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT t.queue, t.id FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
     WHERE a.queue = "drop".name AND t.queue <> "drop".name;
@@ -75,8 +78,8 @@ right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
-  for one of them, it was cancelled. Tasks that were moved to another queue and wait for an event of this one have waited
-  until their timeout. false (default) refuses a queue that has any of these.
+  for one of them, it was cancelled. Tasks that were moved to another queue and wait for an event of this one, or have
+  become dead letters since, have waited until their timeout. false (default) refuses a queue that has any of these.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, or tasks of
 other queues wait for its events, and force is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';

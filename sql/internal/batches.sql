@@ -133,7 +133,7 @@ BEGIN
     -- With a snapshot of the whole transaction, the lock fails if the event has been processed since.
     IF current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM FROM queue_internal.events AS e
-        WHERE e.task_id = batch AND e.due_at <= soon ORDER BY e.task_id, e.id LIMIT 1 FOR KEY SHARE SKIP LOCKED;
+        WHERE e.task_id = batch AND e.queue = source AND e.due_at <= soon ORDER BY e.task_id, e.id LIMIT 1 FOR KEY SHARE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
         INSERT INTO queue_internal.events (queue, task_id, due_at) VALUES (source, batch, soon);
@@ -236,7 +236,8 @@ BEGIN
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
         ELSIF row.sealed_at IS NOT NULL
-              AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id)
+              AND NOT EXISTS (SELECT FROM queue_internal.events AS e
+                              WHERE e.task_id = row.task_id AND e.queue = row.queue)
               AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                               WHERE d.task_id = row.task_id AND d.outcome IS NULL
                               ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN

@@ -6,7 +6,8 @@
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
 --   At REPEATABLE READ, a transaction that has taken a key itself may still see the row of the task that had it before
---   and has ended since. Then the newer task counts.
+--   and has ended since. Then the newer task counts. That is wrong for a dead letter that was put back meanwhile: its id
+--   is smaller, and a push with its key returns the id of the task that has ended.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -160,8 +161,9 @@ BEGIN
     -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
-        -- Waits for another transaction that is ending it, as for the key.
-        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR NO KEY UPDATE;
+        -- Waits for another transaction that is ending it, as for the key, and for one that prevents its end because it
+        -- has pushed a task after it.
+        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR UPDATE;
         IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
             RETURN;
         END IF;

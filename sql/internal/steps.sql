@@ -159,15 +159,17 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_event IS
     'Locks the row of an event against an emission; returns the payload if it has been emitted.';
 
--- If the queue of the event is dropped, the time is over early. Otherwise the end of the time is the run_at of a queued
--- task, which somebody may have changed.
+-- If the queue of the event is dropped, the wait has an outcome. A queue may also have been deleted by hand, or a dump has
+-- not brought it yet. Otherwise the end of the time is the run_at of a queued task, which somebody may have changed.
 CREATE FUNCTION queue_internal.has_come(awaited queue_internal.awaits, state text) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
+    RETURN awaited.outcome IS NOT NULL
+        OR EXISTS (SELECT FROM queue_internal.emitted AS e
                    WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
-        OR (awaited.until <= clock_timestamp()) IS TRUE
-           AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
+        OR state = 'waiting' AND (awaited.until <= clock_timestamp()) IS TRUE
+        OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue)
+           AND (awaited.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_come IS
@@ -261,7 +263,7 @@ BEGIN
         END IF;
         INSERT INTO queue_internal.events (queue, task_id)
         SELECT row.of, row.task_id
-        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id);
+        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.of);
     END LOOP;
     IF checked < max_rows THEN
         RETURN NULL;

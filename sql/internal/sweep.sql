@@ -158,7 +158,11 @@ BEGIN
                -- It may wait for it again, also after it was a dead letter. sweep_awaits does the rest.
                AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
                                WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
-                PERFORM queue_internal.delete_dependencies(row.task_id);
+                -- Only this one: a task that runs may ask for the outcome of another.
+                DELETE FROM queue_internal.dependencies AS d
+                WHERE d.task_id = row.task_id AND d.predecessor_id = (
+                    SELECT l.predecessor_id FROM queue_internal.dependencies AS l
+                    WHERE l.predecessor_id = row.predecessor_id AND l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
@@ -185,7 +189,8 @@ BEGIN
             SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
         IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
-           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
+           -- An event of a queue in which the task was before may never be processed: that queue may be gone.
+           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.queue) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;

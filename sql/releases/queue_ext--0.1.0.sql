@@ -1523,7 +1523,8 @@ COMMENT ON FUNCTION queue_internal.backoff IS 'Returns the delay after a failed 
 --   A push that replaces a running task takes over the key, and waits for that task as for a predecessor. If it ends
 --   without having run, it gives the key back.
 --   At REPEATABLE READ, a transaction that has taken a key itself may still see the row of the task that had it before
---   and has ended since. Then the newer task counts.
+--   and has ended since. Then the newer task counts. That is wrong for a dead letter that was put back meanwhile: its id
+--   is smaller, and a push with its key returns the id of the task that has ended.
 
 CREATE FUNCTION queue_internal.check_key(argument text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1677,8 +1678,9 @@ BEGIN
     -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
     IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
                                       WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
-        -- Waits for another transaction that is ending it, as for the key.
-        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR NO KEY UPDATE;
+        -- Waits for another transaction that is ending it, as for the key, and for one that prevents its end because it
+        -- has pushed a task after it.
+        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR UPDATE;
         IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
             RETURN;
         END IF;
@@ -2597,7 +2599,7 @@ BEGIN
     -- With a snapshot of the whole transaction, the lock fails if the event has been processed since.
     IF current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM FROM queue_internal.events AS e
-        WHERE e.task_id = batch AND e.due_at <= soon ORDER BY e.task_id, e.id LIMIT 1 FOR KEY SHARE SKIP LOCKED;
+        WHERE e.task_id = batch AND e.queue = source AND e.due_at <= soon ORDER BY e.task_id, e.id LIMIT 1 FOR KEY SHARE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
         INSERT INTO queue_internal.events (queue, task_id, due_at) VALUES (source, batch, soon);
@@ -2700,7 +2702,8 @@ BEGIN
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
         ELSIF row.sealed_at IS NOT NULL
-              AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id)
+              AND NOT EXISTS (SELECT FROM queue_internal.events AS e
+                              WHERE e.task_id = row.task_id AND e.queue = row.queue)
               AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
                               WHERE d.task_id = row.task_id AND d.outcome IS NULL
                               ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
@@ -3147,7 +3150,11 @@ BEGIN
                -- It may wait for it again, also after it was a dead letter. sweep_awaits does the rest.
                AND NOT EXISTS (SELECT FROM queue_internal.awaits AS a
                                WHERE a.task_id = row.task_id AND a.predecessor_id = row.predecessor_id) THEN
-                PERFORM queue_internal.delete_dependencies(row.task_id);
+                -- Only this one: a task that runs may ask for the outcome of another.
+                DELETE FROM queue_internal.dependencies AS d
+                WHERE d.task_id = row.task_id AND d.predecessor_id = (
+                    SELECT l.predecessor_id FROM queue_internal.dependencies AS l
+                    WHERE l.predecessor_id = row.predecessor_id AND l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
             CONTINUE;
         ELSIF row.outcome IS NULL THEN
@@ -3174,7 +3181,8 @@ BEGIN
             SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
         IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
                 SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
-           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id) THEN
+           -- An event of a queue in which the task was before may never be processed: that queue may be gone.
+           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.queue) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -4465,15 +4473,17 @@ $$;
 COMMENT ON FUNCTION queue_internal.lock_event IS
     'Locks the row of an event against an emission; returns the payload if it has been emitted.';
 
--- If the queue of the event is dropped, the time is over early. Otherwise the end of the time is the run_at of a queued
--- task, which somebody may have changed.
+-- If the queue of the event is dropped, the wait has an outcome. A queue may also have been deleted by hand, or a dump has
+-- not brought it yet. Otherwise the end of the time is the run_at of a queued task, which somebody may have changed.
 CREATE FUNCTION queue_internal.has_come(awaited queue_internal.awaits, state text) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM queue_internal.emitted AS e
+    RETURN awaited.outcome IS NOT NULL
+        OR EXISTS (SELECT FROM queue_internal.emitted AS e
                    WHERE e.queue = awaited.queue AND e.event = awaited.event AND e.emitted_at IS NOT NULL)
-        OR (awaited.until <= clock_timestamp()) IS TRUE
-           AND (state = 'waiting' OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue));
+        OR state = 'waiting' AND (awaited.until <= clock_timestamp()) IS TRUE
+        OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue)
+           AND (awaited.restored_at > clock_timestamp() - interval '1 day') IS NOT TRUE;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_come IS
@@ -4567,7 +4577,7 @@ BEGIN
         END IF;
         INSERT INTO queue_internal.events (queue, task_id)
         SELECT row.of, row.task_id
-        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id);
+        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.of);
     END LOOP;
     IF checked < max_rows THEN
         RETURN NULL;
@@ -9277,7 +9287,10 @@ BEGIN
     END IF;
     awaited := queue_internal.awaits_of(task, event, NULL, timeout);
     SELECT l.emitted, l.payload INTO wanted FROM queue_internal.lock_event(awaited.queue, event) AS l;
-    IF wanted.emitted OR awaited.until <= clock_timestamp() THEN
+    -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
+    awaited := queue_internal.awaits_of(task, event, NULL, timeout);
+    IF wanted.emitted OR awaited.until <= clock_timestamp()
+       OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue) THEN
         PERFORM queue_internal.store_step(id, 'event', event, wanted.payload);
         arrived := coalesce(wanted.emitted, false);
         payload := wanted.payload;
@@ -10116,12 +10129,14 @@ BEGIN
                                 'and dead letters included.', name);
     END IF;
     IF NOT force AND EXISTS (
-            -- Also of one that runs again, and will ask for the same event.
-            SELECT FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id
-            WHERE a.queue = "drop".name) THEN
+            -- Also of one that runs again, or failed and can be put back, and will ask for the same event.
+            SELECT FROM queue_internal.awaits AS a
+            WHERE a.queue = "drop".name
+              AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = a.task_id)
+                   OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = a.task_id))) THEN
         RAISE EXCEPTION 'tasks of other queues wait for events of queue "%"', name
             USING ERRCODE = 'object_in_use',
-                  DETAIL = 'They were moved while they waited.',
+                  DETAIL = 'They were moved while they waited; some may be dead letters.',
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
@@ -10138,7 +10153,8 @@ BEGIN
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
-    UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()) WHERE a.queue = "drop".name;
+    UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'
+    WHERE a.queue = "drop".name;
     INSERT INTO queue_internal.events (queue, task_id)
     SELECT t.queue, t.id FROM queue_internal.awaits AS a JOIN queue.tasks AS t ON t.id = a.task_id AND t.token = a.token
     WHERE a.queue = "drop".name AND t.queue <> "drop".name;
@@ -10157,8 +10173,8 @@ right on the queue.
 
 - name: name of the queue.
 - force: true also deletes the tasks of the queue, running ones included, and its dead letters; for tasks that wait
-  for one of them, it was cancelled. Tasks that were moved to another queue and wait for an event of this one have waited
-  until their timeout. false (default) refuses a queue that has any of these.
+  for one of them, it was cancelled. Tasks that were moved to another queue and wait for an event of this one, or have
+  become dead letters since, have waited until their timeout. false (default) refuses a queue that has any of these.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, or tasks of
 other queues wait for its events, and force is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';

@@ -200,6 +200,53 @@ CALL queue.run_now_where('{"queue": "moved_to"}');
 SELECT count(*) AS runs FROM queue.claim('1 minute', 'moved_to');
 SELECT pg_temp.refused('SELECT queue.drop(''left'')') LIKE '55006%' AS refused;
 SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
+-- So does a dead letter, which can be put back. By force its wait has timed out.
+SELECT queue.create('left'), queue.create('moved_to');
+SELECT queue.push('left') AS id \gset
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go'));
+CALL queue.move_where('{"queue": "left"}', 'moved_to');
+SELECT queue.emit('left', 'go');
+CALL queue.maintain();
+SELECT queue.fail(c.id, c.token, 'x', permanent => true) FROM queue.claim('1 minute', 'moved_to') AS c;
+SELECT pg_temp.refused('SELECT queue.drop(''left'')') LIKE '55006%' AS refused;
+SELECT queue.retry(:id);
+SELECT e.arrived FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
+SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
+-- A queue that is dropped and created in one transaction is another one.
+SELECT queue.create('left'), queue.create('moved_to'), queue.push('left') IS NOT NULL AS pushed;
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go', '1 day'));
+CALL queue.move_where('{"queue": "left"}', 'moved_to');
+BEGIN;
+SELECT queue.drop('left', force => true), queue.create('left');
+COMMIT;
+CALL queue.maintain();
+SELECT e.arrived FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
+SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
+-- A queue that was deleted by hand emits nothing either.
+SELECT queue.create('left'), queue.create('moved_to'), queue.push('left') IS NOT NULL AS pushed;
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go'));
+CALL queue.move_where('{"queue": "left"}', 'moved_to');
+DELETE FROM queue.queues WHERE name = 'left';
+CALL queue.maintain();
+CALL queue.maintain();
+SELECT e.arrived FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
+SELECT queue.drop('moved_to', force => true);
+-- A dependency that was left over does not cost a running task the outcome that it will ask for.
+SELECT queue.create('forgets', '{"keep_history": false}');
+SELECT queue.push('forgets', key => 'first') AS first, queue.push('forgets', key => 'other') AS other, queue.push('orders') AS id \gset
+SELECT count(*) AS suspended FROM queue.claim('1 minute', 'orders') AS c
+WHERE NOT EXISTS (SELECT FROM queue.await_task(c.id, c.token, :other, '1 day'));
+CALL queue.run_now_where('{"queue": "orders"}');
+SELECT id = :id AS runs, token FROM queue.claim('1 minute', 'orders') \gset
+INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) VALUES (:first, :id, 'continue');
+SELECT count(queue.complete(id, token)) FROM queue.claim('1 minute', 'forgets', 2);
+CALL queue.maintain();
+SELECT state FROM queue.await_task(:id, :token, :other);
+SELECT queue.complete(:id, :token);
+SELECT queue.drop('forgets');
 
 -- The end of the time of a suspended task is its run_at, which a producer may put off.
 SELECT queue.push('orders', key => 'put off') AS id \gset
