@@ -28,6 +28,14 @@ impl Failure {
         self.sqlstate.as_ref().is_some_and(|sqlstate| sqlstate.starts_with(code))
     }
 
+    /// The message and the SQLSTATE, for logs. The detail can contain a row with its payload.
+    pub fn brief(&self) -> String {
+        match &self.sqlstate {
+            Some(sqlstate) => format!("{} ({sqlstate})", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// Whether the connection, and not the statement, failed.
     pub fn is_of_the_connection(&self) -> bool {
         self.sqlstate.is_none() || ["08", "57P", "53300", "25006"].iter().any(|code| self.is(code))
@@ -36,10 +44,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.message)?;
-        if let Some(sqlstate) = &self.sqlstate {
-            write!(formatter, " ({sqlstate})")?;
-        }
+        formatter.write_str(&self.brief())?;
         for (label, text) in [("DETAIL", &self.detail), ("HINT", &self.hint)] {
             if let Some(text) = text {
                 write!(formatter, "\n{label}: {text}")?;

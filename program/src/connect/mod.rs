@@ -10,6 +10,7 @@ mod tls;
 
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
@@ -23,6 +24,7 @@ pub type Arguments<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 /// A connection.
 pub struct Session {
     pub client: Client,
+    connection: AbortHandle,
     tls: tls::Tls,
     location: Location,
 }
@@ -65,8 +67,8 @@ impl Server {
                     tls::Tls::new(&self.security)?
                 }
             };
-            let client = open(&mut config, &tls).await?;
-            Ok(Session { client, tls, location: location.clone() })
+            let (client, connection) = open(&mut config, &tls).await?;
+            Ok(Session { client, connection, tls, location: location.clone() })
         };
         let late = |_| Failure::new(format!("{location} did not answer within {limit:?}"));
         let result = tokio::time::timeout(limit, attempt).await.map_err(late)?;
@@ -77,19 +79,17 @@ impl Server {
     }
 }
 
-async fn open(config: &mut Config, tls: &tls::Tls) -> Result<Client, Failure> {
+async fn open(config: &mut Config, tls: &tls::Tls) -> Result<(Client, AbortHandle), Failure> {
     config.ssl_mode(tls.mode());
-    // A connection ends with its client, and the client reports the connection's errors.
+    // A connection ends with its client, once all statements have their answers; the client reports its errors.
     match tls.connector() {
         Some(connector) => {
             let (client, connection) = config.connect(connector).await?;
-            tokio::spawn(connection);
-            Ok(client)
+            Ok((client, tokio::spawn(connection).abort_handle()))
         }
         None => {
             let (client, connection) = config.connect(NoTls).await?;
-            tokio::spawn(connection);
-            Ok(client)
+            Ok((client, tokio::spawn(connection).abort_handle()))
         }
     }
 }
@@ -109,7 +109,11 @@ impl Session {
     pub async fn cancel(&self, limit: Duration) {
         let token = self.client.cancel_token();
         let request = cancel::send(&token, &self.location, self.tls.connector());
-        // If the request is lost, the connection ends soon after, and with it the statement.
+        // If the request is lost, the statement continues: a backend does not notice at once that its client has left.
         let _ = tokio::time::timeout(limit, request).await;
+    }
+    /// Closes the connection now, without an answer to the statement that runs.
+    pub fn abort(&self) {
+        self.connection.abort();
     }
 }

@@ -1,11 +1,12 @@
 //! A connection that is opened again whenever it is lost, after an exponential pause with full jitter.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Context;
 use crate::connect::Session;
@@ -13,6 +14,8 @@ use crate::failure::Failure;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long the cancellation of a statement may take.
+const CANCEL: Duration = Duration::from_secs(1);
 
 /// Counts the connections that do not work, so that an outage is logged once and not by each of them.
 #[derive(Default)]
@@ -39,20 +42,22 @@ impl Link {
         Self { longest_pause: Duration::from_secs(1), ..Self::new(context) }
     }
 
-    /// Runs statements on the connection. A statement that gets no answer for this long has failed.
+    /// Connects, unless the connection is open.
+    pub async fn open(&mut self) -> Result<&Session, Failure> {
+        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
+            self.session = None;
+            self.session = Some(self.context.server.connect("queue work").await?);
+        }
+        self.session.as_ref().ok_or_else(|| Failure::new("not connected"))
+    }
+
+    /// Runs statements on the connection. A statement that gets no answer for this long is cancelled.
     pub async fn run<T>(
         &mut self,
         limit: Duration,
         statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
-            self.session = None;
-            self.session = Some(self.context.server.connect("queue work").await?);
-        }
-        let Some(session) = &self.session else { return Err(Failure::new("not connected")) };
-        let late = |_| Failure::new(format!("the server did not answer within {limit:?}"));
-        let result =
-            tokio::time::timeout(limit, statements(session)).await.map_err(late).and_then(|result| result);
+        let result = answer(self.open().await?, limit, statements).await;
         if result.is_err() {
             // Also after an error of a statement: another host, or another server behind a pooler, may not have it.
             self.session = None;
@@ -85,12 +90,36 @@ impl Link {
                 outage.since.set(Some(Instant::now()));
                 self.context
                     .log
-                    .warn("the server cannot be used; trying again", json!({"error": failure.to_string()}));
+                    .warn("the server cannot be used; trying again", json!({"error": failure.brief()}));
             }
         }
         self.failures += 1;
         let ceiling = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(self.longest_pause);
         ceiling.mul_f64(fraction())
+    }
+}
+
+/// The result of statements. Without a cancellation, a statement that waits for a lock would keep its backend, and the locks
+/// that it has already, after this program has left.
+async fn answer<T>(
+    session: &Session,
+    limit: Duration,
+    statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut running = pin!(statements(session));
+    if let Ok(result) = timeout(limit, running.as_mut()).await {
+        return result;
+    }
+    session.cancel(CANCEL).await;
+    let late = format!("the server did not answer within {limit:?}");
+    match timeout(CANCEL, running).await {
+        Ok(result) => {
+            result.map_err(|failure| Failure { message: format!("{late}: {}", failure.message), ..failure })
+        }
+        Err(_) => {
+            session.abort();
+            Err(Failure::new(late))
+        }
     }
 }
 
