@@ -9,6 +9,8 @@ mod connecting;
 mod http;
 #[path = "program/people.rs"]
 mod people;
+#[path = "program/reporting.rs"]
+mod reporting;
 #[path = "program/requests.rs"]
 mod requests;
 #[path = "program/run.rs"]

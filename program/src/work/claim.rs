@@ -57,8 +57,7 @@ pub async fn claim(link: &mut Link, options: &Options, most: usize) -> Result<Ve
             )
             .await?;
         let task = |row: &tokio_postgres::Row| Task {
-            lease: Lease::new(row.get(0), row.get(1), sent, length(row.get(8))),
-            queue: row.get(2),
+            lease: Lease::new(row.get(0), row.get(1), row.get(2), sent, length(row.get(8))),
             kind: row.get(3),
             attempt: row.get(4),
             max_attempts: row.get(5),

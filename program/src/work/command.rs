@@ -85,7 +85,7 @@ fn start(context: &Context, task: &Task, command: &[OsString]) -> std::io::Resul
         .process_group(0)
         .env("QUEUE_TASK_ID", task.lease.id.to_string())
         .env("QUEUE_TASK_TOKEN", task.lease.token.to_string())
-        .env("QUEUE_TASK_QUEUE", &task.queue)
+        .env("QUEUE_TASK_QUEUE", &task.lease.queue)
         .env("QUEUE_TASK_ATTEMPT", task.attempt.to_string());
     // The command finds the database as this program does.
     if let Some(url) = &context.server.url {

@@ -12,6 +12,7 @@ use super::Context;
 use super::claim::length;
 use super::lease::{Lease, Reason};
 use super::link::Link;
+use super::rights;
 use crate::connect::Session;
 use crate::failure::Failure;
 
@@ -20,8 +21,7 @@ const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestam
     FROM queue.extend_many($1, $2, make_interval(secs => $3), skip_locked => true)";
 
 /// Runs until the worker has ended.
-pub async fn run(context: Rc<Context>) {
-    let mut link = Link::impatient(&context);
+pub async fn run(context: Rc<Context>, mut link: Link) {
     let mut last = Instant::now();
     let mut all_extended = true;
     loop {
@@ -84,6 +84,7 @@ async fn extend(
         .await?;
     let held: BTreeMap<i64, (f64, bool)> =
         rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+    let mut gone = Vec::new();
     for lease in leases {
         match held.get(&lease.id) {
             Some((seconds, cancel_requested)) => {
@@ -95,8 +96,10 @@ async fn extend(
             None => {
                 context.log.debug("the lease is gone", json!({"task": lease.id}));
                 lease.stop(Reason::Lost);
+                gone.push(&**lease);
             }
         }
     }
+    rights::check(link, context, gone.into_iter()).await;
     Ok(rows.iter().all(|row| row.get(3)))
 }

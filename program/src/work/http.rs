@@ -94,7 +94,7 @@ impl Target {
             map.insert(name, HeaderValue::from(value));
         }
         // A name can contain characters that a header cannot.
-        let texts = [("queue-task-queue", Some(&task.queue)), ("queue-task-kind", task.kind.as_ref())];
+        let texts = [("queue-task-queue", Some(&task.lease.queue)), ("queue-task-kind", task.kind.as_ref())];
         for (name, text) in texts {
             if let Some(Ok(value)) = text.map(|text| HeaderValue::from_bytes(text.as_bytes())) {
                 map.insert(name, value);

@@ -36,6 +36,7 @@ impl Reason {
 pub struct Lease {
     pub id: i64,
     pub token: i64,
+    pub queue: String,
     /// When it runs out, by this machine's monotonic clock. Never later than on the server, because it is counted from
     /// before the statement was sent.
     until: Cell<Instant>,
@@ -45,9 +46,9 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub fn new(id: i64, token: i64, sent: Instant, length: Duration) -> Rc<Self> {
+    pub fn new(id: i64, token: i64, queue: String, sent: Instant, length: Duration) -> Rc<Self> {
         let (until, longest) = (Cell::new(sent + length), Cell::new(length));
-        Rc::new(Self { id, token, until, longest, stop: watch::Sender::new(None) })
+        Rc::new(Self { id, token, queue, until, longest, stop: watch::Sender::new(None) })
     }
 
     pub fn extended(&self, sent: Instant, length: Duration) {
@@ -94,6 +95,7 @@ impl Lease {
 pub struct Leases {
     held: RefCell<BTreeMap<(i64, i64), Rc<Lease>>>,
     pub added: Notify,
+    pub removed: Notify,
 }
 
 impl Leases {
@@ -110,6 +112,11 @@ impl Leases {
 
     pub fn remove(&self, lease: &Lease) {
         self.held.borrow_mut().remove(&(lease.id, lease.token));
+        self.removed.notify_one();
+    }
+
+    pub fn count(&self) -> usize {
+        self.held.borrow().len()
     }
 
     pub fn all(&self) -> Vec<Rc<Lease>> {

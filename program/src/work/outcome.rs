@@ -46,6 +46,18 @@ impl Outcome {
         }
     }
 
+    /// What is reported in the place of an outcome that the server refuses for what it contains, if there is anything.
+    pub fn replacement(&self, why: &str) -> Option<Self> {
+        match self {
+            Self::Done(Some(_)) => Some(Self::failed(format!("the server refused the result: {why}"))),
+            // The encoding of the database may not have all characters of the text.
+            Self::Failed(failed) if !failed.error.is_ascii() => {
+                Some(Self::Failed(Failed { error: in_ascii(&failed.error), ..failed.clone() }))
+            }
+            _ => None,
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done(_) => "done",
@@ -104,6 +116,19 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}").trim_end().to_owned()
 }
 
+/// The text with other characters as JSON and the client libraries write them.
+fn in_ascii(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_ascii() {
+            plain.push(letter);
+        } else {
+            plain.extend(letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    plain
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +142,17 @@ mod tests {
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
         assert_eq!(retry_after("99999999999", now), Some(Duration::from_secs(2_592_000)));
         assert_eq!(retry_after("soon", now), None);
+    }
+
+    #[test]
+    fn a_refused_error_keeps_its_verdict_and_becomes_ascii() {
+        let refused = Failed { error: "é 😀\n".to_owned(), permanent: true, ..Failed::default() };
+        let plain =
+            Failed { error: "\\u00e9 \\ud83d\\ude00\n".to_owned(), permanent: true, ..Failed::default() };
+        let plain = Outcome::Failed(plain);
+        assert_eq!(Outcome::Failed(refused).replacement("why").as_ref(), Some(&plain));
+        assert_eq!(plain.replacement("why"), None);
+        assert_eq!(Outcome::Done(None).replacement("why"), None);
     }
 
     #[test]

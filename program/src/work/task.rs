@@ -8,7 +8,6 @@ use super::lease::Lease;
 
 pub struct Task {
     pub lease: Rc<Lease>,
-    pub queue: String,
     pub kind: Option<String>,
     pub attempt: i32,
     pub max_attempts: Option<i32>,
@@ -20,7 +19,7 @@ pub struct Task {
 impl Task {
     /// What the log says about it: never its payload.
     pub fn fields(&self) -> Value {
-        let mut fields = json!({"task": self.lease.id, "queue": self.queue, "attempt": self.attempt});
+        let mut fields = json!({"task": self.lease.id, "queue": self.lease.queue, "attempt": self.attempt});
         if let Some(kind) = &self.kind {
             fields["kind"] = json!(kind);
         }

@@ -10,18 +10,20 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::acknowledge::{self, Report};
 use super::lease::{Leases, Reason};
 use super::link::{Link, Outage};
 use super::outcome::Outcome;
+use super::report::Report;
 use super::stop::{Phase, Phases};
 use super::task::Task;
-use super::{Context, End, Guard, Handler, Options, claim, command, heartbeat, http, log, stop};
+use super::{Context, End, Guard, Handler, Options, acknowledge, claim, command, heartbeat, http, log, stop};
 use crate::connect::Server;
 use crate::failure::Failure;
 
 /// How long killed handlers may take to end, and outcomes to be reported.
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// How many ended tasks may wait for their report, for each slot, before the worker stops claiming.
+const UNREPORTED: usize = 10;
 /// How many claims in a row may return nothing after a wait that reported a task, before the worker pauses.
 const EMPTY_WAITS: u32 = 10;
 
@@ -35,49 +37,94 @@ pub async fn run(server: Server, options: Options, guard: Guard) -> End {
         guard,
         outage: Outage::default(),
     });
-    let (sender, receiver) = unbounded_channel();
-    let acknowledging = spawn_local(acknowledge::run(Rc::clone(&context), receiver));
-    let beating = spawn_local(heartbeat::run(Rc::clone(&context)));
     let listener = Rc::clone(&context);
     let listening = spawn_local(async move { drop(stop::signals(&listener.stop).await) });
-
-    let slots = Arc::new(Semaphore::new(context.options.concurrency as usize));
-    let mut end = work(&context, &slots, &sender).await;
-    context.stop.advance(Phase::Draining);
-    drain(&context, &slots, &sender).await;
-    drop(sender);
-    let _ = timeout(END_LIMIT, acknowledging).await;
-    let unreported = context.leases.all().len();
-    if unreported > 0 {
-        end = end.and(Err(Failure::new(format!("the outcomes of {unreported} tasks could not be reported"))));
-    }
-    beating.abort();
+    let end = match open(&context).await {
+        Ok(Some(links)) => serve(&context, links).await,
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
     listening.abort();
     match &end {
         Ok(()) => context.log.info("exiting", json!({})),
         Err(failure) => context.log.error("exiting", json!({"error": failure.to_string()})),
     }
     // Handlers that could not be killed may still hold the context; then the last lines of the log are not waited for.
-    let _ = (beating.await, listening.await);
+    let _ = listening.await;
     if let Ok(context) = Rc::try_unwrap(context).map_err(drop) {
         context.log.finish();
     }
     end
 }
 
+/// The connections that claim, extend and report.
+type Links = [Link; 3];
+
+/// Opens all connections before anything is claimed: what is claimed has to be extended and reported, and the server may
+/// not have three connections for this role. Returns nothing if the worker is to end.
+async fn open(context: &Rc<Context>) -> Result<Option<Links>, Failure> {
+    let mut links = [Link::new(context), Link::impatient(context), Link::new(context)];
+    for link in &mut links {
+        loop {
+            let opened = tokio::select! {
+                opened = link.open() => opened.map(drop),
+                () = context.stop.reached(Phase::Draining) => return Ok(None),
+            };
+            match opened {
+                Ok(()) => break,
+                Err(failure) if is_final(&failure, false) => return Err(failure),
+                Err(failure) => pause(context, link, &failure).await,
+            }
+        }
+        link.works();
+    }
+    Ok(Some(links))
+}
+
+/// Waits after a failure until the next attempt, or until the worker is to end.
+async fn pause(context: &Context, link: &mut Link, failure: &Failure) {
+    let pause = link.failed(failure);
+    tokio::select! {
+        () = sleep(pause) => {}
+        () = context.stop.reached(Phase::Draining) => {}
+    }
+}
+
+/// Works until the end, and reports what has ended.
+async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -> End {
+    let (sender, receiver) = unbounded_channel();
+    let acknowledging = spawn_local(acknowledge::run(Rc::clone(context), reporting, receiver));
+    let beating = spawn_local(heartbeat::run(Rc::clone(context), extending));
+    let slots = Arc::new(Semaphore::new(context.options.concurrency as usize));
+    let mut end = work(context, claiming, &slots, &sender).await;
+    context.stop.advance(Phase::Draining);
+    drain(context, &slots, &sender).await;
+    drop(sender);
+    let _ = timeout(END_LIMIT, acknowledging).await;
+    let unreported = context.leases.count();
+    if unreported > 0 {
+        end = end.and(Err(Failure::new(format!("the outcomes of {unreported} tasks could not be reported"))));
+    }
+    beating.abort();
+    let _ = beating.await;
+    end
+}
+
 /// Claims until the worker is to end, or an error shows that it cannot go on.
-async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender<Report>) -> End {
+async fn work(
+    context: &Rc<Context>,
+    mut link: Link,
+    slots: &Arc<Semaphore>,
+    sender: &UnboundedSender<Report>,
+) -> End {
     let options = &context.options;
-    let mut link = Link::new(context);
     let (mut ready, mut empty_waits) = (false, 0);
     let draining = || context.stop.reached(Phase::Draining);
     loop {
-        // Waits for one free slot, and then takes all that are free.
-        tokio::select! {
-            slot = slots.acquire() => drop(slot),
+        let free = tokio::select! {
+            free = free_slots(context, slots) => free,
             () = draining() => return Ok(()),
-        }
-        let free = slots.available_permits();
+        };
         if context.stop.now() > Phase::Working {
             return Ok(());
         }
@@ -115,11 +162,22 @@ async fn work(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedS
             if is_final(&failure, ready) {
                 return Err(failure);
             }
-            let pause = link.failed(&failure);
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = draining() => return Ok(()),
-            }
+            pause(context, &mut link, &failure).await;
+        }
+    }
+}
+
+/// Waits until there is a free slot, and returns how many tasks may be claimed. While outcomes cannot be reported, this ends
+/// at a limit: tasks would be done again and again, and their results fill the memory.
+async fn free_slots(context: &Context, slots: &Semaphore) -> usize {
+    let concurrency = context.options.concurrency as usize;
+    loop {
+        drop(slots.acquire().await);
+        let free = slots.available_permits();
+        let unreported = (context.leases.count() + free).saturating_sub(concurrency);
+        match free.min((UNREPORTED * concurrency).saturating_sub(unreported)) {
+            0 => context.leases.removed.notified().await,
+            free => return free,
         }
     }
 }
@@ -160,7 +218,7 @@ fn begin(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender
         if outcome == Outcome::Nothing {
             context.leases.remove(&task.lease);
         } else {
-            let _ = sender.send(Report { lease: Rc::clone(&task.lease), outcome });
+            let _ = sender.send(Report::new(Rc::clone(&task.lease), outcome));
         }
         drop(slot);
     });
@@ -193,6 +251,6 @@ async fn drain(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &Unbounded
     }
     for lease in context.leases.all() {
         context.log.error("the handler cannot be ended", json!({"task": lease.id}));
-        let _ = sender.send(Report { lease, outcome: Outcome::Released(Duration::ZERO) });
+        let _ = sender.send(Report::new(lease, Outcome::Released(Duration::ZERO)));
     }
 }

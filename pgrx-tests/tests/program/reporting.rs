@@ -1,0 +1,186 @@
+//! What happens to the outcomes of `queue work` while the server does not take them.
+
+use std::time::Duration;
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, SOON, eventually, number, run};
+use serde_json::json;
+
+use super::commands::{await_state, push, start, task};
+use super::run::{KilledOnFailure, Worker, program_for};
+
+/// Makes the server refuse every completion with this SQLSTATE, until `mend`.
+fn break_completions(client: &mut Client, sqlstate: &str) {
+    run(
+        client,
+        &format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE 'refused by a test' USING ERRCODE = '{sqlstate}'; END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION refuse()"
+        ),
+    );
+}
+
+fn mend(client: &mut Client) {
+    run(client, "DROP TRIGGER refuse ON queue.history");
+}
+
+fn push_many(client: &mut Client, count: i64) {
+    run(client, &format!("SELECT FROM queue.push_many('mail', array_fill('1'::jsonb, '{{{count}}}'))"));
+}
+
+fn await_completions(client: &mut Client, count: i64) {
+    let done =
+        "SELECT count(*) FROM queue.history WHERE state = 'completed' AND attempt = 1 AND errors IS NULL";
+    eventually("all are completed by their first attempt", SOON, || number(client, done) == count);
+}
+
+fn sessions(client: &mut Client) -> i64 {
+    number(client, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue work'")
+}
+
+#[test]
+fn an_error_that_is_not_about_the_outcomes_costs_none_of_them() {
+    let (cluster, mut client) = start("refused-for-a-while");
+    for (sqlstate, count) in [("53100", 20), ("XX000", 40)] {
+        break_completions(&mut client, sqlstate);
+        let options = ["mail", "--concurrency", "20", "--result", "json", "--", "echo", "1"];
+        let mut worker = Worker::start(&cluster, &options);
+        push_many(&mut client, 20);
+        std::thread::sleep(Duration::from_secs(20));
+        mend(&mut client);
+        run(&mut client, "DROP FUNCTION refuse");
+        await_completions(&mut client, count);
+        assert_eq!(worker.end(), Some(0));
+        assert!(worker.log().contains(sqlstate), "{}", worker.log());
+    }
+}
+
+#[test]
+fn an_error_text_that_the_database_cannot_encode_is_stored_in_ascii() {
+    let (cluster, mut client) = start("latin1");
+    run(&mut client, "CREATE DATABASE latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
+    let mut client = cluster.connect_to("latin1");
+    run(&mut client, "CREATE EXTENSION queue_ext");
+    run(&mut client, "SELECT queue.create('mail')");
+    let id = push(&mut client, &json!(1));
+    let mut command = program_for(&cluster);
+    command.env("PGDATABASE", "latin1");
+    let _worker = Worker::run(command, &["mail", "--", "bash", "-c", "printf 'no ☃ 😀' >&2; exit 65"]);
+    let error = await_state(&mut client, id, "failed")["errors"][0].clone();
+    assert_eq!(error["error"], "exited with code 65\nno \\u2603 \\ud83d\\ude00");
+    assert_eq!(error["details"], json!({"exit_code": 65}));
+}
+
+#[test]
+fn nothing_is_claimed_before_all_connections_are_open() {
+    let (cluster, mut client) = start("connection-limit");
+    run(&mut client, "CREATE ROLE few LOGIN CONNECTION LIMIT 2; SELECT queue.grant_worker('few')");
+    let id = push(&mut client, &json!(1));
+    let mut command = program_for(&cluster);
+    command.env("PGUSER", "few").args(["work", "mail", "--", "true"]);
+    let mut worker = command.spawn().expect("start the worker");
+    let _killed = KilledOnFailure(worker.id());
+    eventually("it has two connections", SOON, || sessions(&mut client) == 2);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(task(&mut client, id)["attempt"], 0);
+    run(&mut client, "ALTER ROLE few CONNECTION LIMIT 3");
+    assert_eq!(await_state(&mut client, id, "completed")["attempt"], 1);
+    worker.kill().expect("kill");
+    worker.wait().expect("its end");
+}
+
+#[test]
+fn claims_stop_while_outcomes_cannot_be_reported() {
+    let (cluster, mut client) = start("unreported");
+    break_completions(&mut client, "53100");
+    push_many(&mut client, 60);
+    let mut worker = Worker::start(&cluster, &["mail", "--concurrency", "2", "--", "true"]);
+    std::thread::sleep(Duration::from_secs(5));
+    let claimed = number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'");
+    assert!((20..=22).contains(&claimed), "{claimed} are claimed");
+    mend(&mut client);
+    await_completions(&mut client, 60);
+    assert_eq!(worker.end(), Some(0));
+}
+
+#[test]
+fn a_locked_task_does_not_delay_the_outcomes_of_others() {
+    let (cluster, mut client) = start("locked");
+    push_many(&mut client, 21);
+    let locked = number(&mut client, "SELECT min(id) + 10 FROM queue.tasks");
+    let script = "until [ -e go ]; do sleep 0.1; done";
+    let mut command = program_for(&cluster);
+    let folder = cluster.folder().join("locked-handlers");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    command.current_dir(&folder);
+    let mut worker = Worker::run(command, &["mail", "--concurrency", "21", "--", "bash", "-c", script]);
+    let running = "SELECT count(*) FROM queue.tasks WHERE state = 'running'";
+    eventually("all run", SOON, || number(&mut client, running) == 21);
+    let mut locking = cluster.connect();
+    run(&mut locking, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {locked} FOR UPDATE"));
+    std::fs::write(folder.join("go"), "").expect("write");
+    let done = "SELECT count(*) FROM queue.history WHERE state = 'completed'";
+    eventually("the others complete", Duration::from_secs(20), || number(&mut client, done) == 20);
+    // Later ones need not wait either.
+    push_many(&mut client, 5);
+    eventually("later ones complete", Duration::from_secs(20), || number(&mut client, done) == 25);
+    run(&mut locking, "COMMIT");
+    await_completions(&mut client, 26);
+    assert_eq!(worker.end(), Some(0));
+    assert!(worker.log().contains("55P03"), "{}", worker.log());
+}
+
+#[test]
+fn a_statement_without_an_answer_leaves_no_session() {
+    let (cluster, mut client) = start("no-answer");
+    let id = push(&mut client, &json!(1));
+    // The heartbeat waits a second for its answer.
+    let mut worker =
+        Worker::start(&cluster, &["mail", "--concurrency", "1", "--heartbeat", "300ms", "--", "sleep", "10"]);
+    await_state_running(&mut client, id);
+    let mut locking = cluster.connect();
+    run(&mut locking, "BEGIN; LOCK TABLE queue.tasks");
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_secs(1));
+        let open = sessions(&mut client);
+        assert!(open <= 3, "{open} sessions");
+    }
+    run(&mut locking, "ROLLBACK");
+    assert_eq!(await_state(&mut client, id, "completed")["attempt"], 1);
+    assert_eq!(worker.end(), Some(0));
+}
+
+fn await_state_running(client: &mut Client, id: i64) {
+    eventually("it runs", SOON, || task(client, id)["state"] == "running");
+}
+
+#[test]
+fn a_revoked_right_is_reported_with_the_outcomes_that_it_costs() {
+    for heartbeat in ["10s", "200ms"] {
+        let (cluster, mut client) = start(&format!("revoked-{heartbeat}"));
+        run(
+            &mut client,
+            "SELECT queue.create('other'); CREATE ROLE ann LOGIN;
+             SELECT queue.grant_worker('ann', 'mail'), queue.grant_worker('ann', 'other')",
+        );
+        let ids: [i64; 2] = [push(&mut client, &json!(1)), push(&mut client, &json!(1))];
+        let mut worker = worker_of(&cluster, "ann", heartbeat);
+        ids.into_iter().for_each(|id| await_state_running(&mut client, id));
+        run(&mut client, "SELECT queue.revoke_worker('ann', 'mail')");
+        assert_eq!(worker.await_end(), Some(1));
+        let log = worker.log();
+        let warnings = log.lines().filter(|line| line.contains(" warn ") && line.contains(" queue=mail"));
+        let lost: usize = warnings
+            .filter_map(|line| line.split_once(" tasks=")?.1.split(' ').next()?.parse::<usize>().ok())
+            .sum();
+        assert_eq!(lost, 2, "{log}");
+    }
+}
+
+fn worker_of(cluster: &Cluster, role: &str, heartbeat: &str) -> Worker {
+    let mut command = program_for(cluster);
+    command.env("PGUSER", role);
+    let options = ["mail", "other", "--heartbeat", heartbeat, "--", "sleep", "3"];
+    Worker::run(command, &options)
+}

@@ -1,0 +1,33 @@
+//! Notices that the worker's role has lost its right on a queue. The server then leaves out the tasks of that queue without an
+//! error, as it leaves out those whose lease is lost.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio_postgres::types::Type;
+
+use super::Context;
+use super::lease::Lease;
+use super::link::Link;
+use crate::connect::Session;
+
+const ANSWER: Duration = Duration::from_secs(10);
+/// Checks the right and returns at once.
+const CHECK: &str = "CALL queue.wait(queue => $1, timeout => '0')";
+
+/// Warns of each queue on which the right is lost, if any of the tasks that the server has left out is in it.
+pub async fn check<'a>(link: &mut Link, context: &Context, left_out: impl Iterator<Item = &'a Lease>) {
+    let mut queues: BTreeMap<&str, usize> = BTreeMap::new();
+    left_out.for_each(|lease| *queues.entry(&lease.queue).or_default() += 1);
+    for (queue, tasks) in queues {
+        let checked =
+            link.run(ANSWER, async |session: &Session| session.rows(CHECK, &[(&queue, Type::TEXT)]).await);
+        if let Err(failure) = checked.await
+            && failure.is("42501")
+        {
+            let fields = json!({"queue": queue, "tasks": tasks, "error": failure.brief()});
+            context.log.warn("the right on the queue is lost; these tasks will be done again", fields);
+        }
+    }
+}
