@@ -83,7 +83,7 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
             }
             Err(failure) => failure,
         };
-        let is_refused = ["22", "23", "54"].iter().any(|class| failure.is(class));
+        let is_refused = ["22", "23", "54", "P0"].iter().any(|class| failure.is(class));
         let is_locked = failure.is("55P03");
         if !is_refused && !is_locked {
             tokio::time::sleep(link.failed(&failure)).await;
