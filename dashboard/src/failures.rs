@@ -1,5 +1,5 @@
-//! The last failures, grouped by error: each task whose last attempt failed, under the first line of its last error, in
-//! which numbers and ids are replaced.
+//! The last failures, grouped by error: each task whose last attempt failed, under the first line of the message of
+//! its last error, in which numbers and ids are replaced.
 //!
 //! Two windows are read, each along an index: the last dead letters of each queue, and the oldest live tasks, because a
 //! task that is retried is older than most that have not been claimed.
@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio_postgres::types::Type;
 
 use crate::database::Database;
+use crate::message::message;
 use crate::problem::Problem;
 
 /// The number of groups, or of tasks of one group, that are shown.
@@ -16,7 +17,7 @@ const SHOWN: &str = "100";
 const FAILURES: &str = r"
     WITH dead AS MATERIALIZED (
         SELECT d.*, count(*) OVER (PARTITION BY d.queue) = 1000 AS cut FROM queue.queues AS q CROSS JOIN LATERAL (
-            SELECT i.id, i.queue, i.kind, i.failed_at AS at, left(i.errors -> -1 ->> 'error', 1000) AS error
+            SELECT i.id, i.queue, i.kind, i.failed_at AS at, left({message_of_dead}, 1000) AS error
             FROM queue.dead_letters AS i WHERE i.queue = q.name ORDER BY i.failed_at DESC, i.id DESC LIMIT 1000) AS d
         WHERE $1 = '' OR q.name = $1
         ORDER BY d.at DESC LIMIT 5000
@@ -25,7 +26,7 @@ const FAILURES: &str = r"
     ), tasks AS (
         SELECT d.id, d.queue, d.kind, d.at, d.error, true AS dead FROM dead AS d
         UNION ALL
-        SELECT l.id, l.queue, l.kind, (l.errors -> -1 ->> 'at')::timestamptz, left(l.errors -> -1 ->> 'error', 1000), false
+        SELECT l.id, l.queue, l.kind, (l.errors -> -1 ->> 'at')::timestamptz, left({message_of_live}, 1000), false
         FROM live AS l WHERE jsonb_typeof(l.errors) = 'array' AND l.errors <> '[]' AND ($1 = '' OR l.queue = $1)
     ), failures AS (
         SELECT t.*, left(regexp_replace(regexp_replace(regexp_replace(
@@ -58,6 +59,9 @@ const FAILURES: &str = r"
 pub async fn failures(database: &Database, queue: &str, kind: &str, error: &str) -> Result<Value, Problem> {
     let arguments = [queue, kind, error];
     let [queue, kind, error] = &arguments;
-    let query = FAILURES.replace("{shown}", SHOWN);
+    let query = FAILURES
+        .replace("{shown}", SHOWN)
+        .replace("{message_of_dead}", &message("i.errors -> -1 ->> 'error'"))
+        .replace("{message_of_live}", &message("l.errors -> -1 ->> 'error'"));
     database.read(&query, &[(queue, Type::TEXT), (kind, Type::TEXT), (error, Type::TEXT)]).await
 }

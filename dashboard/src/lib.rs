@@ -13,6 +13,7 @@ mod failures;
 mod filter;
 mod guard;
 mod journal;
+mod message;
 mod options;
 mod problem;
 mod push;

@@ -6,6 +6,7 @@ use tokio_postgres::types::Type;
 
 use crate::database::Database;
 use crate::filter::Filter;
+use crate::message::message;
 use crate::problem::Problem;
 
 /// How many tasks a list shows, and how many it reads: fewer if it has to read payloads.
@@ -48,7 +49,7 @@ static NEWEST: Order = Order {
     after_position: "t.id < $3::bigint",
 };
 static CLAIMS: Order = Order {
-    name: "in the order of claims",
+    name: "by priority, and then the longest due first",
     by: "t.priority, t.run_at, t.id",
     position: "concat_ws('|', t.priority, t.run_at, t.id)",
     after_position: "(t.priority, t.run_at, t.id) > (split_part($3, '|', 1)::integer, \
@@ -66,12 +67,11 @@ static OPEN: Order = Order {
     position: "concat_ws('|', t.admission, t.id)",
     after_position: "(t.admission, t.id) > (split_part($3, '|', 1)::smallint, split_part($3, '|', 2)::bigint)",
 };
-/// Only one page.
 static LONGEST: Order = Order {
-    name: "running longest first",
+    name: "running longest first, among the first 1,000 tasks of each queue",
     by: "t.claimed_at, t.id",
-    position: "NULL",
-    after_position: "false",
+    position: "concat_ws('|', t.claimed_at, t.id)",
+    after_position: "(t.claimed_at, t.id) > (split_part($3, '|', 1)::timestamptz, split_part($3, '|', 2)::bigint)",
 };
 
 // By the clock and not by the start of the transaction: a task that was pushed meanwhile is due, not scheduled.
@@ -146,14 +146,14 @@ impl Search {
         let arguments = self.filter.arguments(&self.after);
         let mut tasks = database.read(&self.list(walk, limit, hide_payloads), &arguments).await?;
         let found = tasks.as_array_mut().ok_or(Problem::bad("no list"))?;
-        let (mut next, mut looked) = (Value::Null, None);
-        if found.len() > PAGE {
+        let (next, looked) = if found.len() > PAGE {
             found.truncate(PAGE);
-            next = found[PAGE - 1]["position"].clone();
-        } else if walk.order.position != "NULL" {
-            next = database.read(&self.end(walk, limit), &arguments).await?;
-            looked = next.is_string().then_some(limit);
-        }
+            (found[PAGE - 1]["position"].clone(), None)
+        } else {
+            let next = database.read(&self.end(walk, limit), &arguments).await?;
+            let looked = next.is_string().then_some(limit);
+            (next, looked)
+        };
         let exact = match self.filter.text.parse::<i64>() {
             Ok(id) if id > 0 && self.after.is_empty() => {
                 database.read(&exact(), &[(&id, Type::INT8)]).await?
@@ -220,7 +220,7 @@ impl Search {
                    AND ($2 = '' OR strpos(lower(concat_ws(' ', t.kind, t.key, t.group_key, t.worker, t.errors{separator}{documents})),
                                           lower($2)) > 0)
                  ORDER BY {} LIMIT {}) AS p",
-            SHOWN,
+            shown(),
             order.position,
             self.filter.condition(),
             order.by,
@@ -258,18 +258,23 @@ fn near(relation: &str, time: &str, hour: &str) -> String {
 }
 
 /// A task in a list. Ids are text, because not every JSON parser supports 64-bit numbers.
+fn shown() -> String {
+    SHOWN.replace("{message}", &message("t.errors -> -1 ->> 'error'"))
+}
+
 const SHOWN: &str = "jsonb_build_object(
     'id', t.id::text, 'queue', t.queue, 'state', t.shown, 'priority', t.priority, 'attempt', t.attempt,
     'max_attempts', coalesce(t.max_attempts, (SELECT q.max_attempts FROM queue.queues AS q WHERE q.name = t.queue)),
     'worker', t.worker, 'kind', t.kind, 'key', t.key, 'group', t.group_key,
     'created', extract(epoch FROM t.created_at)::float8, 'run_at', extract(epoch FROM t.run_at)::float8,
     'claimed', extract(epoch FROM t.claimed_at)::float8, 'lease', extract(epoch FROM t.leased_until)::float8,
-    'ended', extract(epoch FROM t.ended)::float8, 'error', left(t.errors -> -1 ->> 'error', 300))";
+    'ended', extract(epoch FROM t.ended)::float8, 'error', left({message}, 300))";
 
 fn exact() -> String {
     let Walk { relation, state, ended, lease, .. } = &ANYWHERE;
     format!(
-        "SELECT {SHOWN} FROM (SELECT t.*, {state} AS shown, {ended} AS ended, {lease} AS leased_until
-                              FROM {relation} AS t WHERE t.id = $1) AS t"
+        "SELECT {} FROM (SELECT t.*, {state} AS shown, {ended} AS ended, {lease} AS leased_until
+                              FROM {relation} AS t WHERE t.id = $1) AS t",
+        shown(),
     )
 }

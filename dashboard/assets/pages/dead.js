@@ -5,7 +5,7 @@ import { get } from "../api.js";
 import { button, empty, heading, link, named, number } from "../parts.js";
 import { bar } from "../bulk.js";
 import { chips, filterOf, form } from "../filter.js";
-import { extent, list } from "./tasks.js";
+import { extent, list, withExact } from "./tasks.js";
 
 export const label = "Dead letters";
 export const title = () => "Dead letters";
@@ -14,6 +14,7 @@ export const load = (parameters) => get("tasks", { ...filterOf(parameters), stat
 export function render({ overview, data, parameters }) {
   const { queue } = parameters;
   const { state, ...filter } = filterOf(parameters);
+  const found = data.exact?.state === "failed" ? withExact(data) : data;
   const rows = (overview.queues.value?.queues || []).filter((row) => row.dead);
   const groups = rows.map((row) => h("div", { class: "group", "data-key": row.queue },
     link("dead", { ...filter, queue: row.queue === queue ? "" : row.queue }, named(row.queue), number(row.dead, "bad")),
@@ -25,8 +26,8 @@ export function render({ overview, data, parameters }) {
     groups.length ? h("div", { class: "groups" }, groups) : null,
     form(overview, "dead", parameters),
     chips("dead", parameters),
-    bar({ ...filter, state: "failed" }, data),
-    data.tasks.length ? list(data, "Dead letters", { without: ["State"], act: retry, picks: true })
+    bar({ ...filter, state: "failed" }, found),
+    found.tasks.length ? list(found, "Dead letters", { without: ["State"], act: retry, picks: true })
       : groups.length && Object.keys(filter).length ? empty("No matching dead letters", link("dead", {}, "All dead letters"))
         : empty("No dead letters", "Tasks that fail for good, after their last attempt, are kept here."),
     extent(data, "dead", filter),

@@ -53,6 +53,12 @@ function moment(task) {
   }
 }
 
+// The tasks of a list, after the one whose id was searched.
+export function withExact(data) {
+  const known = !data.exact || data.tasks.some((task) => task.id === data.exact.id);
+  return known ? data : { ...data, tasks: [data.exact, ...data.tasks] };
+}
+
 // The line under a list: how much of all tasks it shows.
 export function extent(found, page, parameters) {
   const further = found.next && link(page, { ...parameters, after: found.next }, found.looked ? "Search further" : "Next page");
@@ -68,8 +74,7 @@ export function render({ overview, data, parameters }) {
   const tabs = STATES.map((name) => h("a", {
     href: address("tasks", { ...filter, state: name }), "aria-current": name === state ? "true" : null,
   }, MEANING[name] || name));
-  const exact = data.exact && !data.tasks.some((task) => task.id === data.exact.id) ? [data.exact] : [];
-  const found = { ...data, tasks: [...exact, ...data.tasks] };
+  const found = withExact(data);
   return [
     heading("Tasks", h("span", { class: "grow" }), former("push", queue || "default", "Push a task…")),
     form(overview, "tasks", parameters),

@@ -54,3 +54,46 @@ fn failures_are_grouped_by_error_and_a_click_lists_their_tasks() {
     browser.sees(".empty", "No failures");
     assert_eq!(browser.console(), Vec::<String>::new());
 }
+
+#[test]
+fn failures_of_python_are_grouped_by_the_message_after_the_traceback() {
+    let Some(cluster) = start("tracebacks") else { return };
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "CREATE ROLE oncall LOGIN; SELECT queue.grant_operator('oncall');
+         SELECT queue.push('default') FROM generate_series(1, 5)",
+    );
+    let frames = "  File \"/app/jobs.py\", line 3, in send\n    deliver()\n    ~~~~~~~^^\n".repeat(40);
+    let header = "Traceback (most recent call last):\n";
+    for error in [
+        format!("{header}{frames}ValueError: order 17 is closed\n"),
+        format!(
+            "{header}  File \"a.py\", line 1, in f\n    g()\nValueError: order 8 is closed\nsee the log\n  of today\n"
+        ),
+        format!(
+            "{header}{frames}KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n\
+             {header}{frames}jobs.Rejected: no such order\n"
+        ),
+        format!("{header}an end that was cut"),
+        "Traceback of another program".to_owned(),
+    ] {
+        let fail = "SELECT queue.fail(id, token, $1, permanent => true) FROM queue.claim('1 minute')";
+        claimed(&mut client, fail, &[&error]);
+    }
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let found = dashboard.get("/api/failures").json();
+    let groups = found["groups"].as_array().expect("groups").iter();
+    let mut groups: Vec<_> = groups.map(|group| (group["error"].as_str(), group["tasks"].as_i64())).collect();
+    groups.sort();
+    let expected = [
+        ("Traceback of another program", 1),
+        ("ValueError: order # is closed", 2),
+        ("an end that was cut", 1),
+        ("jobs.Rejected: no such order", 1),
+    ];
+    assert_eq!(groups, expected.map(|(error, tasks)| (Some(error), Some(tasks))), "{found}");
+    let browser = browse("tracebacks", &dashboard, "dead");
+    browser.sees("tbody .error", "jobs.Rejected: no such order");
+    browser.sees("tbody .error", "ValueError: order 17 is closed");
+}
