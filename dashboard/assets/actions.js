@@ -1,9 +1,9 @@
 // The actions of the buttons: ask for confirmation if an action cannot easily be undone, show the result, and refresh.
 
 import { h } from "./dom.js";
-import { act, Problem } from "./api.js";
+import { act } from "./api.js";
 import { count } from "./format.js";
-import { note } from "./forms.js";
+import { caught, note } from "./forms.js";
 import * as bulk from "./bulk.js";
 import * as push from "./push.js";
 import * as schedule from "./schedule.js";
@@ -92,9 +92,7 @@ async function perform(button, again) {
     const { result } = await act(wish);
     note("good", ACTIONS[action].done(target, result));
   } catch (error) {
-    if (!(error instanceof Problem)) throw error;
-    note("wrong", h("p", {}, error.sqlstate ? h("code", { class: "sqlstate" }, error.sqlstate) : null, error.message),
-      error.detail ? h("p", {}, error.detail) : null, error.hint ? h("p", { class: "hint" }, error.hint) : null);
+    caught(error);
   } finally {
     button.disabled = false;
   }
@@ -106,7 +104,7 @@ export function listen(again) {
     const button = event.target.closest("[data-action]");
     if (button && !button.disabled) perform(button, again);
     const opener = event.target.closest("[data-form]");
-    if (opener) FORMS[opener.dataset.form].open(opener.dataset.target, again);
+    if (opener) FORMS[opener.dataset.form].open(opener.dataset.target, again).catch(caught);
   });
   bulk.listen(again);
 }

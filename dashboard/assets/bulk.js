@@ -6,7 +6,7 @@ import { act, get, may, Problem } from "./api.js";
 import { problem } from "./parts.js";
 import { count } from "./format.js";
 import { filterOf, words } from "./filter.js";
-import { field, note, open } from "./forms.js";
+import { caught, field, note, open } from "./forms.js";
 
 const LIVE = ["live", "queued", "scheduled", "waiting", "running"];
 // states: the lists that it changes as a whole. If tasks of several states are selected, each action skips the others.
@@ -125,7 +125,7 @@ async function ask(name, again) {
   await recount();
 }
 
-async function run(action, { tasks: all, until, ...wish }, { form, counted, leave, go, close, state }) {
+async function run(action, { tasks: all, ...wish }, { form, counted, leave, go, close, state }) {
   let done = 0;
   let from = "0";
   form.querySelectorAll("input, select").forEach((element) => { element.disabled = true; });
@@ -141,13 +141,16 @@ async function run(action, { tasks: all, until, ...wish }, { form, counted, leav
   try {
     while (from !== null && !state.stopped) {
       show();
-      const { result } = await act({ ...wish, from, until });
+      const { result } = await act({ ...wish, from, at_most: all - done });
       done += result.tasks;
       from = result.next;
     }
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    children(counted, [h("p", {}, `Stopped after ${count(done)} of ${count(all)}.`), problem(error)]);
+    const content = [h("p", {}, `Stopped after ${count(done)} of ${count(all)}.`), problem(error)];
+    // Without the dialog, nothing else would say how many tasks were changed.
+    if (state.stopped) note("wrong", content);
+    else children(counted, content);
     children(leave, ["Close"]);
     return;
   }
@@ -169,6 +172,6 @@ export function listen(again) {
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-pick-all]")) choose(chosen.size ? [] : last.ids);
     const button = event.target.closest("[data-bulk]");
-    if (button) ask(button.dataset.bulk, again);
+    if (button) ask(button.dataset.bulk, again).catch(caught);
   });
 }

@@ -12,7 +12,8 @@ export function open(content, { wide = false, closed = () => {} } = {}) {
   dialog.oncancel = null;
   dialog.onclose = () => { dialog.onclose = null; closed(); };
   dialog.showModal();
-  return () => dialog.close();
+  // Another dialog may have been opened since.
+  return () => { if (content.isConnected) dialog.close(); };
 }
 
 // A field with its label. more: the attributes of the input; options make it a list to choose from.
@@ -25,14 +26,16 @@ export function field(name, label, value = "", { options, lines, hint, ...more }
   return h("label", { class: lines ? "whole" : null }, label, element, hint ? h("span", { class: "dim" }, hint) : null);
 }
 
-// A form in the dialog. If `send` fails, the error is shown in the form, and what was typed stays.
+// A form in the dialog. If `send` fails, the error is shown in the form, and what was typed stays. If the form was closed
+// meanwhile, the error is shown on the page.
 export function fill({ title, verb, fields, send }) {
   const trouble = h("div", {});
   const submit = h("button", { class: "button primary", value: "yes" }, verb);
   const leave = h("button", { type: "button", class: "button", value: "no" }, "Leave it");
   const form = h("form", { method: "dialog", class: "filling" }, h("h2", { id: "dialog-title" }, title),
     h("div", { class: "fields" }, fields), trouble, h("div", { class: "buttons" }, leave, submit));
-  const close = open(form, { wide: true });
+  let closed = false;
+  const close = open(form, { wide: true, closed: () => { closed = true; } });
   leave.addEventListener("click", close);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -41,6 +44,7 @@ export function fill({ title, verb, fields, send }) {
       await send(Object.fromEntries(new FormData(form)));
       close();
     } catch (error) {
+      if (closed) return caught(error);
       if (!(error instanceof Problem)) throw error;
       children(trouble, [problem(error)]);
       trouble.scrollIntoView({ block: "nearest" });
@@ -49,6 +53,12 @@ export function fill({ title, verb, fields, send }) {
     }
   });
   return form;
+}
+
+// Shows the error of a request on the page, if no form shows it.
+export function caught(error) {
+  if (!(error instanceof Problem)) throw error;
+  note("wrong", problem(error));
 }
 
 export function note(kind, ...content) {

@@ -77,7 +77,8 @@ struct Bulk {
     to_queue: Option<String>,
 }
 
-/// Answers {"action", "filter" or "ids", "priority" or "to_queue"} with "dry_run", or with "from" and "until".
+/// Answers {"action", "filter" or "ids", "priority" or "to_queue"} with "dry_run", or with what the dry
+/// run returned, where the batch starts ("from") and how many tasks it may change ("at_most").
 pub async fn act(
     database: &Database,
     wish: &Value,
@@ -86,9 +87,9 @@ pub async fn act(
 ) -> Result<Value, Problem> {
     let bulk = Bulk::read(wish, hide_payloads)?;
     if wish["dry_run"] == true {
-        let until = bulk.newest(database).await?;
-        let tasks = bulk.count(database).await?;
-        return Ok(json!({"result": {"tasks": tasks, "until": until}, "refresh": false}));
+        let mut result = bulk.bounds(database).await?;
+        result["tasks"] = json!(bulk.count(database).await?);
+        return Ok(json!({"result": result, "refresh": false}));
     }
     let (ids, next) = bulk.batch(database, wish).await?;
     let Some(ids) = ids else {
@@ -140,15 +141,23 @@ impl Bulk {
         Ok(Self { action, filter: Some(filter), options, priority, to_queue })
     }
 
-    fn relation(&self) -> &'static str {
-        let dead = self.filter.as_ref().is_some_and(|filter| filter.state == "failed");
-        if dead { "queue.dead_letters" } else { "queue.tasks" }
+    fn dead(&self) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.state == "failed")
     }
 
-    /// The last task that exists now, as text: tasks that are pushed later are not changed.
-    async fn newest(&self, database: &Database) -> Result<Value, Problem> {
-        let newest = format!("SELECT to_jsonb(coalesce(max(t.id), 0)::text) FROM {} AS t", self.relation());
-        database.read(&newest, &[]).await
+    fn relation(&self) -> &'static str {
+        if self.dead() { "queue.dead_letters" } else { "queue.tasks" }
+    }
+
+    /// The last task that exists now and the time, as text: tasks that are pushed later, and dead letters that failed
+    /// later, are not changed.
+    async fn bounds(&self, database: &Database) -> Result<Value, Problem> {
+        let bounds = format!(
+            "SELECT jsonb_build_object('until', coalesce(max(t.id), 0)::text, 'failed_until', clock_timestamp()::text)
+             FROM {} AS t",
+            self.relation()
+        );
+        database.read(&bounds, &[]).await
     }
 
     fn call(&self, dry_run: bool) -> String {
@@ -199,8 +208,16 @@ impl Bulk {
             id.map_err(|_| Problem::bad(&format!("{name} must be an id")))
         };
         let (from, until) = (bound("from")?, bound("until")?);
+        // Other tasks can match after the count: the batches change at most as many as were counted.
+        let most = wish::whole(wish, "at_most")?.ok_or(Problem::bad("at_most is missing"))?;
+        let most = usize::try_from(most).unwrap_or(0).min(BATCH);
+        let failed_until = if self.dead() { Some(wish::needed(wish, "failed_until")?) } else { None };
+        if most == 0 {
+            return Ok((None, None));
+        }
         let state = match filter.state.as_str() {
-            "failed" | "live" => "true",
+            "failed" => "t.failed_at <= $18::text::timestamptz",
+            "live" => "true",
             _ => {
                 "CASE WHEN t.state = 'queued' AND t.run_at > clock_timestamp() THEN 'scheduled' ELSE t.state END = $4"
             }
@@ -216,12 +233,15 @@ impl Bulk {
         let nowhere = String::new();
         let mut arguments = filter.arguments(&nowhere).to_vec();
         arguments.extend([(&from as &(dyn ToSql + Sync), Type::INT8), (&until, Type::INT8)]);
+        if let Some(time) = &failed_until {
+            arguments.push((time, Type::TEXT));
+        }
         let mut found = database.read(&read, &arguments).await?;
         let mut last = found["last"].as_i64();
         let ids = found["ids"].as_array_mut().ok_or(Problem::bad("no list"))?;
-        if ids.len() > BATCH {
-            ids.truncate(BATCH);
-            last = ids[BATCH - 1].as_i64();
+        if ids.len() > most {
+            ids.truncate(most);
+            last = ids[most - 1].as_i64();
         }
         let ids = (!ids.is_empty()).then(|| found["ids"].take());
         Ok((ids, last.map(|id| id.to_string())))
