@@ -8,9 +8,10 @@ export class Problem extends Error {
 }
 
 const LIMIT = 8000;
-let session = { key: "", actions: false, hide_payloads: false, user: null };
+let session = { process: null, key: "", actions: false, hide_payloads: false, user: null };
 
-export const known = () => session.key !== "";
+// Whether the session is that of the process that answered.
+export const knows = (process) => session.process === process;
 export const may = () => session.actions;
 export const hidden = () => session.hide_payloads;
 export const user = () => session.user;
@@ -45,7 +46,8 @@ export function get(path, parameters = {}) {
 export function act(wish) {
   return call("/api/act", {
     method: "POST",
-    limit: 70000,
+    // Longer than the server waits for Postgres, so that the page gets the server's own answer.
+    limit: 150000,
     headers: { "content-type": "application/json", "x-queue-key": session.key },
     body: JSON.stringify(wish),
   });

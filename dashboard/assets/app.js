@@ -1,7 +1,7 @@
 // Shows the current page and refreshes it.
 
 import { children, h, nodes } from "./dom.js";
-import { get, known, may, openSession, Problem, setToken, user } from "./api.js";
+import { get, knows, may, openSession, Problem, setToken, user } from "./api.js";
 import { clock, count, now, setClock, span } from "./format.js";
 import { heading, problem } from "./parts.js";
 import { listen } from "./actions.js";
@@ -30,7 +30,7 @@ let overview = null;
 let shown = null; // the address of the page that is shown
 let data = null; // the data of that page
 let asker = null; // the address for which data was requested
-let lost = null; // since when requests fail, and why
+let lost = null; // since when the data of the page is not refreshed, and why
 let turn = 0; // the number of the last request
 
 function route() {
@@ -39,42 +39,54 @@ function route() {
     const [name, value = ""] = pair.split("=");
     try { return [name, decodeURIComponent(value)]; } catch { return [name, ""]; }
   }));
-  return { page: PAGES[path] || queues, parameters, address: location.hash };
+  // The parts of the overview that the page shows. The bar shows problems on every page.
+  const parts = ["queues", "health", ...(["workers", "schedules"].includes(path) ? [path] : [])];
+  return { page: PAGES[path] || queues, parts, parameters, address: location.hash };
 }
 
 async function look() {
   const mine = ++turn;
-  const { page, parameters, address } = route();
+  const { page, parts, parameters, address } = route();
   const began = performance.now();
+  let cost = 0; // how long Postgres worked for the page
   if (address !== shown) $("main").setAttribute("aria-busy", "true");
   try {
-    // Another process may have started to serve the page.
-    if (lost || !known()) await openSession();
-    const own = page.load ? page.load(parameters).catch((error) => error) : null;
+    const own = page.load ? page.load(parameters).catch((error) => error).then((answer) => {
+      if (!answer.unreachable) cost = performance.now() - began;
+      return answer;
+    }) : null;
     const seen = await get("overview");
     const answer = await own;
-    if (mine === turn) take(seen, answer, address);
+    // Another process may have started to serve the page: it has another key, and perhaps other options.
+    if (!knows(seen.process)) await openSession();
+    if (mine === turn) take(seen, answer, address, parts);
   } catch (error) {
     if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
     if (!(error instanceof Problem)) throw error;
     lost = lost || { since: now(), problem: error };
   } finally {
     if (mine === turn) {
-      const pause = Math.max(EVERY, (performance.now() - began) * SHARE);
+      const pause = Math.max(EVERY, cost * SHARE);
       setTimeout(() => mine === turn && !document.hidden && !paused() && look(), pause);
     }
   }
   if (mine === turn) show(page, parameters, address);
 }
 
-function take(seen, answer, address) {
+function take(seen, answer, address, parts) {
   overview = seen;
-  const trouble = seen.queues.trouble;
-  lost = trouble && { since: now() - (seen.clock - trouble.since), problem: trouble.problem };
+  // If a part fails, its last data stays. Without data, the page shows the problem in its place.
+  const failed = parts.find((name) => seen[name].trouble && (name === "queues" || seen[name].value !== null));
+  const kept = answer instanceof Problem && answer.unreachable && address === asker && !(data instanceof Problem);
+  if (failed) {
+    const { trouble } = seen[failed];
+    lost = { since: now() - (seen.clock - trouble.since), problem: trouble.problem, part: failed };
+  } else {
+    lost = kept ? { since: lost?.since ?? now(), problem: answer } : null;
+  }
   if (seen.queues.value) setClock(seen.queues.value.now + (seen.clock - seen.queues.at));
   if (answer instanceof Error && !(answer instanceof Problem)) throw answer;
-  // If a part fails, its last data stays.
-  if (answer instanceof Problem && answer.unreachable && address === asker) return;
+  if (kept) return;
   data = answer;
   asker = address;
 }
@@ -111,7 +123,8 @@ function bar(current) {
   const worst = troubles.some((check) => check.status === "critical") ? "critical" : "warning";
   const beside = {
     dead: dead ? h("span", { class: "pill bad" }, count(dead)) : null,
-    health: troubles.length ? h("span", { class: `pill ${worst}` }, count(troubles.length)) : null,
+    health: troubles.length ? h("span", { class: `pill ${worst}` }, count(troubles.length))
+      : overview?.health.trouble ? h("span", { class: "pill warning", title: "The checks cannot be shown" }, "?") : null,
   };
   const active = current.nav || current;
   children($("nav"), ["queues", "activity", "tasks", "dead", "failures", "schedules", "workers", "health"].map((name) =>
@@ -127,12 +140,12 @@ function bar(current) {
   document.body.classList.toggle("stale", stale);
   $("stale").hidden = !lost;
   if (lost) {
-    const { problem: said, since } = lost;
+    const { problem: said, since, part } = lost;
     children($("stale"), [
       h("strong", {}, `${said.unreachable ? "No answer" : "Refused"} since ${clock(since)}. `),
       // Not announced by screen readers every two seconds.
       h("span", { "aria-hidden": "true" }, `For ${span(Math.max(1, Math.round(now() - since)))}. `),
-      "The page shows the last data. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
+      part && part !== "queues" ? `The page shows the last data of ${PAGES[part].label}. ` : "The page shows the last data. ", said.sqlstate ? h("code", { class: "sqlstate" }, said.sqlstate) : null,
       h("span", { class: "why" }, said.message), said.hint ? ` ${said.hint}` : null]);
   }
 }
@@ -167,10 +180,6 @@ document.addEventListener("submit", (event) => {
   if (!search) return;
   event.preventDefault();
   tasks.search(search);
-});
-document.addEventListener("change", (event) => {
-  const search = event.target.closest("form[data-search]");
-  if (search && event.target.tagName === "SELECT") tasks.search(search);
 });
 listen(look);
 keys(controls(look));

@@ -1,6 +1,7 @@
 //! Access to Postgres: a small pool of connections, and one transaction for each request.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde_json::Value;
@@ -13,7 +14,6 @@ use crate::problem::Problem;
 
 /// The largest number of connections.
 const CONNECTIONS: usize = 4;
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// The time for the network, in addition to the statement timeout.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -42,27 +42,35 @@ impl Database {
 
     /// The first column of the only row of a query, in a read-only transaction.
     pub async fn read(&self, query: &str, arguments: Arguments<'_>) -> Result<Value, Problem> {
-        let answer = self.transaction(READING, async |client| {
+        self.timed(query, arguments).await.1
+    }
+
+    /// The same, and how long Postgres worked: without the connecting.
+    pub async fn timed(&self, query: &str, arguments: Arguments<'_>) -> (Duration, Result<Value, Problem>) {
+        let began = Cell::new(None);
+        let answer = self.transaction(READING, READING_LIMIT, async |client| {
+            began.set(Some(Instant::now()));
             let rows = client.query_typed(query, arguments).await?;
             Ok(rows.first().and_then(|row| row.get::<_, Option<Value>>(0)))
         });
-        within(READING_LIMIT + GRACE, answer).await.map(|value| value.unwrap_or(Value::Null))
+        let answer = answer.await.map(|value| value.unwrap_or(Value::Null));
+        (began.get().map_or(Duration::ZERO, |began| began.elapsed()), answer)
     }
 
     /// The number that a dry run returns, in a read-only transaction.
     pub async fn count(&self, call: &str, arguments: Arguments<'_>) -> Result<i64, Problem> {
-        let answer = self.transaction(READING, async |client| {
+        let answer = self.transaction(READING, READING_LIMIT, async |client| {
             let rows = client.query_typed(call, arguments).await?;
             Ok(rows.first().map_or(0, |row| row.get(0)))
         });
-        within(READING_LIMIT + GRACE, answer).await
+        answer.await
     }
 
     /// Runs a statement that changes something; returns the role that ran it, and the text or the number
     /// that it returned.
     pub async fn act(&self, statement: &str, arguments: Arguments<'_>) -> (String, Result<String, Problem>) {
         let mut role = String::new();
-        let answer = self.transaction(ACTING, async |client| {
+        let answer = self.transaction(ACTING, ACTING_LIMIT, async |client| {
             role = client
                 .query_typed("SELECT current_user::text", &[])
                 .await?
@@ -75,7 +83,7 @@ impl Database {
                 _ => row.get(0),
             }))
         });
-        let answer = within(ACTING_LIMIT + GRACE, answer).await;
+        let answer = answer.await;
         let unknown = |problem: Problem| match problem.status {
             StatusCode::SERVICE_UNAVAILABLE => {
                 problem.hint("Whether it took effect is not known: look again.")
@@ -85,22 +93,29 @@ impl Database {
         (role, answer.map(Option::unwrap_or_default).map_err(unknown))
     }
 
+    /// The limit is for the work. Connecting has its own for each host, so that a host that does not answer does not use
+    /// up the time of the others.
     async fn transaction<T>(
         &self,
         begin: &str,
+        limit: Duration,
         work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Problem> {
-        let _place = self.places.acquire().await.map_err(|_| Problem::unreachable("shutting down"))?;
+        let place = async { self.places.acquire().await.map_err(|_| Problem::unreachable("shutting down")) };
+        let _place = within(limit + GRACE, place).await?;
         let client = self.begin(begin).await?;
-        let result = work(&client).await;
-        // If the transaction is not ended, the connection is dropped with it.
-        let end = client.batch_execute(if result.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
-        if end.is_ok() {
-            self.idle.lock().await.push(client);
-        }
-        let value = result?;
-        end?;
-        Ok(value)
+        let answer = async {
+            let result = work(&client).await;
+            // If the transaction is not ended, the connection is dropped with it.
+            let end = client.batch_execute(if result.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+            if end.is_ok() {
+                self.idle.lock().await.push(client);
+            }
+            let value = result?;
+            end?;
+            Ok(value)
+        };
+        within(limit + GRACE, answer).await
     }
 
     /// A connection in a new transaction. Pooled connections may have broken meanwhile.
@@ -108,15 +123,18 @@ impl Database {
         loop {
             let kept = self.idle.lock().await.pop();
             let Some(client) = kept else { break };
-            if client.batch_execute(begin).await.is_ok() {
+            if within(GRACE, start(&client, begin)).await.is_ok() {
                 return Ok(client);
             }
         }
-        let refused = |why: String| Problem::unreachable(&why);
-        let client = within(CONNECT_LIMIT, async { (self.connect)().await.map_err(refused) }).await?;
-        client.batch_execute(begin).await?;
+        let client = (self.connect)().await.map_err(|why| Problem::unreachable(&why))?;
+        within(GRACE, start(&client, begin)).await?;
         Ok(client)
     }
+}
+
+async fn start(client: &Client, begin: &str) -> Result<(), Problem> {
+    Ok(client.batch_execute(begin).await?)
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {

@@ -59,6 +59,7 @@ impl Guard {
                 return Err(Problem::new(StatusCode::UNAUTHORIZED, "the token is wrong"));
             }
         }
+        self.user(headers)?;
         if method == Method::POST {
             // Behind a proxy with TLS, the scheme of the origin may differ.
             let origin =

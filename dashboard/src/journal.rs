@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
+use hyper::StatusCode;
+
 use crate::problem::Problem;
 
 /// Who sent a request.
@@ -18,6 +20,10 @@ pub fn record(action: &str, target: &str, role: &str, visitor: &Visitor, result:
     let user = visitor.user.as_ref().map_or(String::new(), |user| format!(" user={user:?}"));
     let outcome = match result {
         Ok(said) => format!("result={said:?}"),
+        // It may have taken effect.
+        Err(problem) if problem.status == StatusCode::SERVICE_UNAVAILABLE => {
+            format!("unknown={:?}", problem.line())
+        }
         Err(problem) => format!("refused={:?}", problem.line()),
     };
     let from = visitor.address;

@@ -1,7 +1,9 @@
 //! The web server: a few paths, and headers that restrict the browser to what the page needs.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,8 @@ use crate::{actions, activity, assets, failures, schedules, task, workers};
 /// The largest number of client connections, and limits for the time and the size of a request.
 const VISITORS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection, which is for one request, may last, even if the client does not read the response.
+/// How long a connection, which is for one request, may last, even if the client does not read the response. A
+/// connection that waits for an action may last longer: an action has limits of its own.
 const LONGEST_VISIT: Duration = Duration::from_secs(60);
 /// A payload of a megabyte, with its quotes escaped.
 const LONGEST_WISH: usize = 2 * 1024 * 1024;
@@ -47,6 +50,12 @@ const HEADERS: &[(&str, &str)] = &[
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 ];
+
+/// A connection from a browser.
+struct Visit {
+    address: SocketAddr,
+    acting: Cell<bool>,
+}
 
 pub struct App {
     pub guard: Guard,
@@ -71,23 +80,24 @@ pub async fn serve(app: App) -> Result<(), String> {
     let (app, visitors) = (Rc::new(app), Arc::new(Semaphore::new(VISITORS)));
     loop {
         let Ok(place) = Arc::clone(&visitors).acquire_owned().await else { return Ok(()) };
-        let Ok((stream, visitor)) = listener.accept().await else {
+        let Ok((stream, address)) = listener.accept().await else {
             // Probably too many open files.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let app = Rc::clone(&app);
         tokio::task::spawn_local(async move {
-            let visit = async {
+            let visit = Visit { address, acting: Cell::new(false) };
+            let mut received = pin!(async {
                 let Some(certificate) = &app.options.certificate else {
-                    return app.receive(stream, visitor).await;
+                    return app.receive(stream, &visit).await;
                 };
                 let handshake = certificate.acceptor().accept(stream);
                 if let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, handshake).await {
-                    app.receive(stream, visitor).await;
+                    app.receive(stream, &visit).await;
                 }
-            };
-            let _ = tokio::time::timeout(LONGEST_VISIT, visit).await;
+            });
+            while tokio::time::timeout(LONGEST_VISIT, &mut received).await.is_err() && visit.acting.get() {}
             drop(place);
         });
     }
@@ -95,9 +105,8 @@ pub async fn serve(app: App) -> Result<(), String> {
 
 impl App {
     /// Answers the request of a connection. An error only affects this client's connection.
-    async fn receive(&self, stream: impl AsyncRead + AsyncWrite + Unpin, visitor: SocketAddr) {
-        let service =
-            service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, visitor).await) });
+    async fn receive(self: &Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin, visit: &Visit) {
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, visit).await) });
         let _ = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
@@ -106,10 +115,10 @@ impl App {
             .await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, visitor: SocketAddr) -> Response<Full<Bytes>> {
+    async fn answer(self: &Rc<Self>, request: Request<Incoming>, visit: &Visit) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
         let result = match self.guard.check(request.method(), &path, request.headers()) {
-            Ok(()) if path.starts_with("/api/") => self.call(&path, request, visitor).await,
+            Ok(()) if path.starts_with("/api/") => self.call(&path, request, visit).await,
             Ok(()) => return page(request.method(), &path),
             Err(problem) => Err(problem),
         };
@@ -126,10 +135,10 @@ impl App {
     }
 
     async fn call(
-        &self,
+        self: &Rc<Self>,
         path: &str,
         request: Request<Incoming>,
-        visitor: SocketAddr,
+        visit: &Visit,
     ) -> Result<Value, Problem> {
         let hide = self.options.hide_payloads;
         let database = &self.database;
@@ -138,7 +147,7 @@ impl App {
         match (request.method(), path) {
             (&Method::GET, "/api/session") => Ok(json!({
                 "key": self.guard.key(), "actions": self.options.allow_actions, "hide_payloads": hide,
-                "user": self.guard.user(request.headers())?,
+                "user": self.guard.user(request.headers())?, "process": self.watch.started(),
             })),
             (&Method::GET, "/api/overview") => Ok(self.watch.look().await),
             (&Method::GET, "/api/tasks") => {
@@ -163,13 +172,16 @@ impl App {
                     return Err(Problem::new(StatusCode::FORBIDDEN, "actions are disabled")
                         .hint("Start queue dashboard with --allow-actions."));
                 }
-                let visitor = Visitor { address: visitor, user: self.guard.actor(request.headers())? };
+                let visitor = Visitor { address: visit.address, user: self.guard.actor(request.headers())? };
                 let wish = Limited::new(request.into_body(), LONGEST_WISH).collect().await;
                 let wish =
                     wish.map_err(|_| Problem::bad("the request is too long or incomplete"))?.to_bytes();
-                let wish =
+                let wish: Value =
                     serde_json::from_slice(&wish).map_err(|_| Problem::bad("the request is not JSON"))?;
-                let done = actions::act(database, &wish, &visitor, hide).await?;
+                visit.acting.set(true);
+                let done = self.act(wish, visitor).await;
+                visit.acting.set(false);
+                let done = done?;
                 if done["refresh"] != false {
                     self.watch.look_again().await;
                 }
@@ -177,6 +189,16 @@ impl App {
             }
             _ => Err(Problem::new(StatusCode::NOT_FOUND, "not found")),
         }
+    }
+
+    /// Runs an action in a task of its own: if the browser closes the connection meanwhile, the action is logged
+    /// nevertheless.
+    async fn act(self: &Rc<Self>, wish: Value, visitor: Visitor) -> Result<Value, Problem> {
+        let app = Rc::clone(self);
+        let action = tokio::task::spawn_local(async move {
+            actions::act(&app.database, &wish, &visitor, app.options.hide_payloads).await
+        });
+        action.await.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the action failed"))?
     }
 }
 

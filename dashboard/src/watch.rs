@@ -1,6 +1,6 @@
 //! The data that every page shows: queried once for all browsers, and kept for the curves.
 //!
-//! Each part is queried repeatedly, but for at most a twentieth of the time: if the server has to count its tasks, the
+//! Each part is queried repeatedly, but the server works for at most a twentieth of the time: if the server has to count its tasks, the
 //! numbers become older and the server not slower. While no page is open, the parts are queried rarely.
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +25,7 @@ const FIRST: Duration = Duration::from_millis(700);
 const UNWATCHED: Duration = Duration::from_secs(10);
 const WATCHED_FOR: Duration = Duration::from_secs(60);
 const SHARE: u32 = 20;
+const FAILED: Duration = Duration::from_secs(1);
 
 const QUEUES: &str = "
     SELECT jsonb_build_object(
@@ -78,6 +79,8 @@ struct State {
 pub struct Watch {
     database: Rc<Database>,
     parts: [Part; 4],
+    /// When this process started to serve: another process has another key.
+    started: f64,
     looked: Cell<Option<Instant>>,
     answered: Notify,
     curves: RefCell<VecDeque<Sample>>,
@@ -106,12 +109,16 @@ impl Watch {
             part("health", HEALTH, 5),
         ];
         let (looked, answered, curves) = (Cell::new(None), Notify::new(), RefCell::default());
-        let watch = Rc::new(Self { database, parts, looked, answered, curves });
+        let watch = Rc::new(Self { database, parts, started: epoch(), looked, answered, curves });
         for index in 0..watch.parts.len() {
             let watch = Rc::clone(&watch);
             tokio::task::spawn_local(async move { watch.follow(&watch.parts[index]).await });
         }
         watch
+    }
+
+    pub fn started(&self) -> f64 {
+        self.started
     }
 
     /// The last data of all parts.
@@ -139,6 +146,7 @@ impl Watch {
         }
         all.insert("curves".to_owned(), self.curves());
         all.insert("clock".to_owned(), json!(epoch()));
+        all.insert("process".to_owned(), json!(self.started));
         Value::Object(all)
     }
 
@@ -161,10 +169,10 @@ impl Watch {
         }
     }
 
+    /// Returns how long the server worked. A failed try counts little, so that the end of an outage is noticed soon.
     async fn ask(&self, part: &Part) -> Duration {
-        let began = Instant::now();
-        let answer = self.database.read(part.query, &[]).await;
-        let cost = began.elapsed();
+        let (took, answer) = self.database.timed(part.query, &[]).await;
+        let cost = if answer.is_ok() { took } else { took.min(FAILED) };
         if part.name == "queues"
             && let Ok(value) = &answer
         {

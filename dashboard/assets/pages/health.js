@@ -1,7 +1,7 @@
 // The result of queue.health(): problems, and what to do about them.
 
 import { h } from "../dom.js";
-import { badge, heading, link, part, when } from "../parts.js";
+import { badge, heading, link, part, problem, when } from "../parts.js";
 
 export const label = "Health";
 export const title = () => "Health";
@@ -13,6 +13,10 @@ const check = (row) => h("li", { class: row.status },
 // The problems, for the first page: the worst first, and not so many that they hide the queues.
 const MOST = 3;
 export function troubles(part) {
+  // Without an answer it is not known whether there are problems.
+  if (part.value === null && part.trouble) {
+    return h("section", { class: "troubles", "aria-label": "Trouble" }, h("p", {}, "The checks of ", link("health", {}, "Health"), " cannot be shown."), problem(part.trouble.problem));
+  }
   const wrong = (part.value || []).filter((row) => row.status !== "ok");
   if (!wrong.length) return null;
   wrong.sort((a, b) => (b.status === "critical") - (a.status === "critical"));

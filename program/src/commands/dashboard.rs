@@ -2,9 +2,13 @@
 
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::connect::Server;
 use crate::failure::Failure;
+
+/// A browser waits for each answer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 pub fn run(url: Option<&str>, mut arguments: Vec<String>) -> Result<ExitCode, Failure> {
     // After an option of the dashboard, --url is one of its arguments.
@@ -12,7 +16,7 @@ pub fn run(url: Option<&str>, mut arguments: Vec<String>) -> Result<ExitCode, Fa
     if let Some(place) = arguments.iter().position(|argument| argument == "--url") {
         later = arguments.drain(place..arguments.len().min(place + 2)).nth(1);
     }
-    let server = Rc::new(Server::find(later.as_deref().or(url))?);
+    let server = Rc::new(Server::find(later.as_deref().or(url))?.within(CONNECT_LIMIT));
     let connect = move || -> std::pin::Pin<Box<dyn Future<Output = _>>> {
         let server = Rc::clone(&server);
         Box::pin(async move {

@@ -30,6 +30,13 @@ pub struct Session {
 }
 
 impl Server {
+    /// Waits for each host at most this long.
+    pub fn within(mut self, limit: Duration) -> Self {
+        let limit = self.config.get_connect_timeout().map_or(limit, |given| limit.min(*given));
+        self.config.connect_timeout(limit);
+        self
+    }
+
     /// Connects to the first host that accepts.
     pub async fn connect(&self, application: &str) -> Result<Session, Failure> {
         let mut last = Failure::new("no host is named");
