@@ -85,6 +85,7 @@ const ACTIVITY: &str = "
                    FROM (SELECT d.bucket, count(*) AS tasks FROM dead AS d GROUP BY d.bucket) AS f),
         'live_since', (SELECT CASE WHEN count(*) = 100000 AND min(l.created_at) > to_timestamp($2)
                                    THEN date_part('epoch', min(l.created_at)) END FROM live_read AS l),
+        'unkept', (SELECT count(*) FROM queue.queues AS q WHERE NOT q.keep_history AND ($3 = '' OR q.name = $3)),
         'dead_cut', (SELECT coalesce(max(q.tasks), 0) > 20000
                      FROM (SELECT count(*) AS tasks FROM dead_read AS d GROUP BY d.queue) AS q))";
 

@@ -34,10 +34,6 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   filter(form);
 });
-document.addEventListener("change", (event) => {
-  const form = event.target.closest("form[data-filter]");
-  if (form && event.target.tagName === "SELECT") filter(form);
-});
 
 // The values of each bucket, in their order; null or 0 where there is none.
 function buckets(data, rows, value, none) {
@@ -51,11 +47,15 @@ function buckets(data, rows, value, none) {
 
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 
+const unkept = (data, queue) => `${queue ? `The queue ${queue} keeps no history` : data.unkept === 1 ? "One queue keeps no history" : `${count(data.unkept)} queues keep no history`}` +
+  " (keep_history is off): completed and cancelled tasks are not counted.";
+
 // What the numbers were computed from.
-function extent(data) {
+function extent(data, queue) {
   const said = [data.sample
     ? `Estimated from a sample: ${data.sample >= 10 ? Math.round(data.sample) : data.sample.toPrecision(2)}% of the pages of queue.history, ${count(data.read)} finished tasks.`
     : `From ${count(data.read)} finished tasks in queue.history, as far back as it is kept.`];
+  if (data.unkept) said.push(unkept(data, queue));
   if (data.dead_cut) said.push("Of each queue, only the last 20,000 dead letters are counted.");
   if (data.live_since) said.push(`Of the tasks that have not ended, only the last 100,000 are counted as pushed, since ${clock(data.live_since, true)}.`);
   return said.join(" ");
@@ -80,7 +80,9 @@ export function render({ overview, data, parameters }) {
     filterForm(overview, "activity", { range, queue, kind }),
     h("p", { class: "sentence" }, about, numbers.map(([text, values], i) => [
       i ? " · " : null, h("b", { class: text === "failed" && sum(values) ? "bad" : null }, count(sum(values))), ` ${text}`])),
-    highest === 0 ? empty("Nothing happened in this range", "Choose a longer one, or another queue or kind.") : [
+    highest === 0 ? (queue && data.unkept
+      ? empty("No history is kept", "Only dead letters and tasks that have not ended are counted, and there are none in this range.")
+      : empty("Nothing happened in this range", "Choose a longer one, or another queue or kind.")) : [
       chart({
         ...times, name: "tasks", title: `Tasks in each ${span(data.step)}`, width: room(1), scale: counts(highest), format: count,
         note: "Failed tasks moved to the dead letters. A task counts as pushed while it is kept anywhere.",
@@ -95,7 +97,7 @@ export function render({ overview, data, parameters }) {
         percentiles(data, times, "wait", "Wait before the first claim", "Since each task was due. Tasks that ended in their first attempt."),
         percentiles(data, times, "run", "Duration of a run", "The last attempt of each completed task.")),
     ],
-    h("p", { class: "extent dim" }, extent(data)),
+    h("p", { class: "extent dim" }, extent(data, queue)),
   ];
 }
 

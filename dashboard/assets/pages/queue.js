@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { button, curve, dim, empty, former, heading, link, problem } from "../parts.js";
+import { button, curve, empty, former, heading, link, part } from "../parts.js";
 import { count, rate, short, span } from "../format.js";
 import { list } from "./tasks.js";
 import { toggle } from "./queues.js";
@@ -34,35 +34,46 @@ function options(queue) {
 }
 
 export function render({ overview, data, parameters: { name } }) {
+  if (!data.options) return empty(`There is no queue ${name}`, link("queues", {}, "All queues"));
+  const { paused_at: paused, ageing, fair_groups: fair } = data.options;
   const row = overview.queues.value?.queues.find((queue) => queue.queue === name);
-  if (!row || !data?.options) return empty(`There is no queue ${name}`, link("queues", {}, "All queues"));
-  const points = overview.curves.queues[name];
-  const large = { width: 560, height: 96, large: true };
-  const most = (which) => Math.max(0, ...(points || []).filter(Boolean).map((point) => point[which]));
-  const figure = (text, value, top, chart) => h("figure", {}, h("figcaption", {}, h("span", { class: "what" }, text),
-    h("span", {}, h("span", { class: "dim" }, `at most ${top} in ten minutes, now `), h("b", {}, value))), chart);
-  const numbers = [
-    ["running", row.running, "tasks", { state: "running" }], ["scheduled", row.scheduled, "tasks", { state: "scheduled" }],
-    ["waiting", row.waiting, "tasks", { state: "waiting" }], ["blocked in their group", row.blocked, "tasks", { state: "blocked" }],
-    ["dead", row.dead, "dead", {}],
-  ].filter(([text, n]) => n || text === "running" || text === "dead");
+  // Ageing and fair turns decide at the time of a claim.
+  const next = ageing !== null || fair ? "Due, by priority" : "Next to be claimed";
   return [
-    heading(name, row.paused ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), former("push", name, "Push a task…"), toggle(row),
-      row.dead ? button("redrive", name, "Redrive…", { "data-offered": Math.min(row.dead, 1000) }) : null),
-    h("p", { class: "sentence" }, numbers.map(([text, n, page, more], i) => [
-      i ? " · " : null, link(page, { queue: name, ...more }, h("b", { class: text === "dead" && n ? "bad" : null }, count(n)), ` ${text}`)]),
-      ` · last hour: ${count(row.completed_last_hour)} completed, ${count(row.failed_last_hour)} failed, ${count(row.cancelled_last_hour)} cancelled`),
-    h("div", { class: "figures" },
-      figure(row.oldest_due > 0 ? `due, the oldest for ${span(row.oldest_due)}` : "due", short(row.queued), short(most(0)), curve(points, 0, large)),
-      figure("completed a second", rate(row.completed_per_second), rate(most(1)), curve(points, 1, large))),
-    h("h2", {}, "Next to be claimed"),
-    data.next.tasks.length ? list(first(data.next), "Next to be claimed", { without: ["Queue", "State", "Worker"] })
+    heading(name, paused !== null ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), former("push", name, "Push a task…"),
+      toggle({ queue: name, paused: paused !== null }), row?.dead ? button("redrive", name, "Redrive…", { "data-offered": Math.min(row.dead, 1000) }) : null),
+    row ? numbers(row, overview.curves.queues[name]) : part(overview.queues, () => h("p", { class: "dim pad" }, "This queue is not among those whose tasks are counted here.")),
+    h("h2", {}, next),
+    data.next.tasks.length ? list(first(data.next), next, { without: ["Queue", "State", "Worker"] })
       : h("p", { class: "dim pad" }, "Nothing is due."),
     data.next.tasks.length > 8 ? h("p", { class: "more" }, link("tasks", { queue: name, state: "queued" }, "More")) : null,
     h("h2", {}, "Failed last"),
     data.dead.tasks.length ? list(first(data.dead), "Failed last", { without: ["Queue", "State"] }) : h("p", { class: "dim pad" }, "No dead letters."),
     data.dead.tasks.length > 8 ? h("p", { class: "more" }, link("dead", { queue: name }, "More")) : null,
     h("h2", {}, "Options"), options(data.options),
+  ];
+}
+
+// The counts, and the curves if there are any.
+function numbers(row, points) {
+  const name = row.queue;
+  const large = { width: 560, height: 96, large: true };
+  const most = (which) => Math.max(0, ...points.filter(Boolean).map((point) => point[which]));
+  const figure = (text, show, value, which) => h("figure", {}, h("figcaption", {}, h("span", { class: "what" }, text),
+    h("span", {}, h("span", { class: "dim" }, points ? `at most ${show(most(which))} in ten minutes, now ` : "now "), h("b", {}, show(value)))),
+    points ? curve(points, which, large) : null);
+  const states = [
+    ["running", row.running, "tasks", { state: "running" }], ["scheduled", row.scheduled, "tasks", { state: "scheduled" }],
+    ["waiting", row.waiting, "tasks", { state: "waiting" }], ["blocked in their group", row.blocked, "tasks", { state: "blocked" }],
+    ["dead", row.dead, "dead", {}],
+  ].filter(([text, n]) => n || text === "running" || text === "dead");
+  return [
+    h("p", { class: "sentence" }, states.map(([text, n, page, more], i) => [
+      i ? " · " : null, link(page, { queue: name, ...more }, h("b", { class: text === "dead" && n ? "bad" : null }, count(n)), ` ${text}`)]),
+      ` · last hour: ${count(row.completed_last_hour)} completed, ${count(row.failed_last_hour)} failed, ${count(row.cancelled_last_hour)} cancelled`),
+    h("div", { class: "figures" },
+      figure(row.oldest_due > 0 ? `due, the oldest for ${span(row.oldest_due)}` : "due", short, row.queued, 0),
+      figure("completed a second", rate, row.completed_per_second, 1)),
   ];
 }
 

@@ -8,6 +8,9 @@ import { troubles } from "./health.js";
 export const label = "Queues";
 export const title = () => "Queues";
 
+// How many queues the overview has at most.
+const MOST = 2000;
+
 function tile(name, value, kind, page, parameters, chart = null) {
   return h("a", { class: `tile ${kind}`, href: page, "data-key": name }, h("span", { class: "what" }, name),
     h("span", { class: "value" }, value), chart);
@@ -23,7 +26,8 @@ export function render({ overview }) {
     part(overview.queues, ({ queues }) => {
       const sum = (name) => queues.reduce((all, row) => all + row[name], 0);
       const later = sum("scheduled") + sum("waiting") + sum("blocked");
-      const all = total(overview.curves);
+      // A sum without the queues that have no curve would be too low.
+      const all = queues.every((row) => overview.curves.queues[row.queue]) ? total(overview.curves) : [];
       const wide = { width: 150, height: 34 };
       return [
         h("div", { class: "tiles" },
@@ -33,6 +37,7 @@ export function render({ overview }) {
           tile("not ready", short(later), "", "#/tasks?state=scheduled"),
           tile("dead letters", short(sum("dead")), sum("dead") ? "bad" : "", "#/dead")),
         heading("Queues", h("span", { class: "dim" }, count(queues.length))),
+        queues.length >= MOST ? h("p", { class: "dim" }, `Only the first ${count(MOST)} queues are shown and counted.`) : null,
         queues.length ? list(queues, overview.curves) : empty("No queue yet", "Create one: ", h("code", {}, "SELECT queue.create('mail')")),
       ];
     }),

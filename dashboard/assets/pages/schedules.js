@@ -2,10 +2,13 @@
 
 import { h } from "../dom.js";
 import { badge, button, dim, empty, former, heading, named, part, queueLink, table, when } from "../parts.js";
-import { ago, timetable } from "../format.js";
+import { ago, count, timetable } from "../format.js";
 
 export const label = "Schedules";
 export const title = () => "Schedules";
+
+// How many schedules the overview has at most.
+const MOST = 500;
 
 function next(plan) {
   if (plan.paused !== null) return badge("paused");
@@ -34,7 +37,8 @@ export function render({ overview }) {
   return [
     heading("Schedules", h("span", { class: "grow" }), former("schedule", "", "New schedule…")),
     part(overview.schedules, (plans) => (plans.length
-      ? [table("Schedules", columns, plans, (plan) => plan.name), h("p", { class: "dim" }, "Times are in the browser's time zone.")]
+      ? [table("Schedules", columns, plans, (plan) => plan.name),
+         plans.length >= MOST ? h("p", { class: "dim" }, `Only the first ${count(MOST)} schedules are shown.`) : null, h("p", { class: "dim" }, "Times are in the browser's time zone.")]
       : empty("No schedule yet", "Create one: ", h("code", {}, "SELECT queue.schedule('report', '0 9 * * MON-FRI', 'mail')")))),
   ];
 }

@@ -69,7 +69,7 @@ function works(worker) {
   if (!worker.running && !worker.tasks.length) return dim();
   const more = Math.max(worker.running, worker.tasks.length) - Math.min(worker.tasks.length, SHOWN);
   return [worker.tasks.slice(0, SHOWN).map(work), more > 0
-    ? h("div", {}, link("tasks", { state: "running", text: worker.name }, `${count(more)} ${worker.tasks.length ? "more" : "tasks"}`)) : null];
+    ? h("div", {}, link("tasks", { state: "running", worker: worker.name }, `${count(more)} ${worker.tasks.length ? "more" : "tasks"}`)) : null];
 }
 
 export function render({ overview, data }) {
