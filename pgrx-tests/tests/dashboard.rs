@@ -16,6 +16,12 @@ mod failures;
 mod fill;
 #[path = "dashboard/http.rs"]
 mod http;
+#[path = "dashboard/limits.rs"]
+mod limits;
+#[path = "dashboard/lists.rs"]
+mod lists;
+#[path = "dashboard/outage.rs"]
+mod outage;
 #[path = "dashboard/phone.rs"]
 mod phone;
 #[path = "dashboard/pictures.rs"]
