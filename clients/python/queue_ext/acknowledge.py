@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterator, Sequence
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from .connection import Connection, GaveUp, Link, first_line, is_about_values, is_too_large
-from .heartbeat import GROUP_SIZE, Heartbeat, extend
+from .connection import GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_values, is_long, is_too_large
+from .heartbeat import Heartbeat, extend
 from .outcomes import UNCOMMITTED, Outcome
 from .task import Task
 
@@ -20,7 +20,7 @@ Report = tuple[Task, Outcome]
 
 # A transaction that a handler left open may lock its task. It must not delay the reports of others for ever.
 _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _PAUSE_IF_LOCKED = "1000", "50", 2.0
-_TRIES_IF_TOO_LARGE = 3  # of a report that is sent alone
+_TRIES_IF_LONG = 3  # of a long report that is sent alone
 _IDS = "CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s"
 _FROM = "FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout), LATERAL"
 _STATEMENTS = {
@@ -127,7 +127,7 @@ class Acknowledger:
             if len(group) > 1:
                 for start in range(0, len(group), size):
                     self._send(group[start : start + size], repeated or tries > 1)
-            elif self._is_to_wait(group[0][0], error):
+            elif self._is_to_wait(group[0], error):
                 self._locked.append(group[0])
                 self._retry_at = time.monotonic() + _PAUSE_IF_LOCKED
             else:
@@ -141,14 +141,13 @@ class Acknowledger:
             if task.id not in accepted and tries == 1 and not (repeated or task.completed):
                 self._logger.warning("task %d: too late to %s it, its lease is lost", task.id, outcome.verb)
 
-    @staticmethod
-    def _is_to_wait(task: Task, error: BaseException) -> bool:
-        if isinstance(error, LockNotAvailable):
-            return True
+    def _is_to_wait(self, report: Report, error: BaseException) -> bool:
         if is_about_values(error) or not isinstance(error, (psycopg.Error, OSError)):
             return False
-        task.refusals += 1  # it is too large, or the server is only busy
-        return task.refusals < _TRIES_IF_TOO_LARGE
+        if isinstance(error, LockNotAvailable) or not is_long(_size(report), self._link.connection is None):
+            return True
+        report[0].refusals += 1  # it is too long, or the server is only busy
+        return report[0].refusals < _TRIES_IF_LONG
 
     def _send_instead(self, task: Task, outcome: Outcome, error: Exception) -> None:
         """The server cannot store the result or the error, for example in its encoding."""
@@ -165,7 +164,7 @@ class Acknowledger:
         """Sends reports whose outcomes differ only in their texts. Returns the ids of the tasks that were accepted."""
         tasks, outcome = [task for task, _ in group], group[0][1]
         if outcome.verb != "complete" and any(task.unsent_progress for task in tasks):
-            if extend(connection, tasks, self._lease):  # for the next attempt
+            if extend(connection, tasks, self._lease, self._logger):  # for the next attempt
                 raise LockNotAvailable("the task is locked, and so its progress cannot be stored yet")
         if outcome.verb == "cancel":
             return {task.id for task in tasks if _confirm_cancel(connection, task)}

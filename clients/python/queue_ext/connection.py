@@ -25,6 +25,9 @@ _DEFAULTS = {
 }  # fmt: skip
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
+GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
+_LARGE = 64_000  # characters; a shorter text is not what takes a server too much time or memory
+
 # libpq does not report the SQLSTATE of a refused connection.
 _REFUSALS = {
     "3D000": re.compile(r'database ".*" does not exist|no such database'),
@@ -133,8 +136,16 @@ def is_about_values(error: BaseException) -> bool:
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Whether the server cannot take a statement because of its time, memory or length. Then a smaller one may succeed."""
+    """Whether the server cannot take a statement because of its time, memory or length. Then a smaller one may succeed.
+
+    A busy server reports the same, and PgBouncer uses 08P01 for most of its errors."""
     return sqlstate(error) in ("57014", "53200", "08P01")
+
+
+def is_long(size: int, is_lost: bool) -> bool:
+    """Whether a text of so many characters can be the reason why a statement is too large. If the connection is lost as
+    well, an outage is more likely, unless the text is very long."""
+    return size > (GROUP_SIZE if is_lost else _LARGE)
 
 
 def first_line(error: BaseException) -> str:

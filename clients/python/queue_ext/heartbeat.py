@@ -10,40 +10,47 @@ from typing import Callable, Iterable, Sequence
 
 import psycopg
 
-from .connection import Connection, Link, is_about_values, is_too_large
+from .connection import GROUP_SIZE, Connection, Link, is_about_values, is_long, is_too_large
 from .task import Task
-
-GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 
 _EXTEND = """
 SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended
 FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
 
 
-def extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
+def extend(
+    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, logger: logging.Logger
+) -> list[Task]:
     """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
     example one in which their handler completes them: they are not changed, and not waited for.
 
     One by one, if the progress cannot be stored or is long."""
     if len(tasks) > 1 and sum(len(task.unsent_progress or "") for task in tasks) > GROUP_SIZE:
-        return _extend_one_by_one(connection, tasks, lease)
+        return _extend_one_by_one(connection, tasks, lease, logger)
     try:
         return _extend(connection, tasks, lease)
     except psycopg.Error as error:
-        if not _is_about_progress(error, tasks):
+        if not _is_about_progress(error, connection, tasks):
             raise
     if len(tasks) > 1:
-        return _extend_one_by_one(connection, tasks, lease)
+        return _extend_one_by_one(connection, tasks, lease, logger)
+    logger.warning("task %d: its progress cannot be stored", tasks[0].id)
     tasks[0].unsent_progress = None
     return _extend(connection, tasks, lease)
 
 
-def _extend_one_by_one(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
-    return [locked for task in tasks for locked in extend(connection, [task], lease)]
+def _extend_one_by_one(
+    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, logger: logging.Logger
+) -> list[Task]:
+    return [locked for task in tasks for locked in extend(connection, [task], lease, logger)]
 
 
-def _is_about_progress(error: BaseException, tasks: Sequence[Task]) -> bool:
-    return any(task.unsent_progress for task in tasks) and (is_about_values(error) or is_too_large(error))
+def _is_about_progress(error: BaseException, connection: Connection, tasks: Sequence[Task]) -> bool:
+    """Whether the progress of these tasks, or their number, can be the reason for the error."""
+    longest = max(len(task.unsent_progress or "") for task in tasks)
+    # If one task with short progress is too much, the server is only busy.
+    is_suspect = is_too_large(error) and (len(tasks) > 1 or is_long(longest, connection.closed))
+    return longest > 0 and (is_about_values(error) or is_suspect)
 
 
 def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
@@ -124,7 +131,7 @@ class Heartbeat:
             self._connected()
             while self._await(self._until_beat):
                 tasks = self._tasks()
-                locked = self._link.call(lambda connection: extend(connection, tasks, self._lease), lambda error: False)
+                locked = self._link.call(lambda connection: self._extend(connection, tasks), lambda error: False)
                 now = time.monotonic()
                 for task in tasks:
                     task.beat_at = now + self._pause(task) / (4 if task in locked else 1)
@@ -132,6 +139,9 @@ class Heartbeat:
                         self._lose(task)
         finally:
             self._link.close()
+
+    def _extend(self, connection: Connection, tasks: Sequence[Task]) -> list[Task]:
+        return extend(connection, tasks, self._lease, self._logger)
 
     def watch(self) -> None:
         """Stops tasks whose lease has run out by the local clock, because heartbeats do not reach the server. A thread of its

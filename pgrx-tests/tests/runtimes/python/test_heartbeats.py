@@ -83,7 +83,7 @@ class Heartbeats(Case):
         @worker.handler()
         def handle(task):
             together.wait()
-            task.set_progress("x" * 2_000_000)
+            task.set_progress("x" * 5_000_000)
             end.wait(120)
 
         ids = push_many(self.db, self.queue, range(3))
@@ -93,7 +93,7 @@ class Heartbeats(Case):
             end.set()
             for id in ids:
                 self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
-        self.assertEqual(max(sizes), 2_000_002)
+        self.assertEqual(max(sizes), 5_000_002)
 
     def test_progress_that_cannot_be_stored_costs_no_lease(self):
         worker, together = self.worker(lease=1, concurrency=2), threading.Barrier(2, timeout=30)
@@ -105,9 +105,30 @@ class Heartbeats(Case):
             return task.stopped.wait(3)
 
         ids = push_many(self.db, self.queue, ['"\\u0000"', "1"])
-        with self.running(worker):
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
             tasks = [self.await_state(id, "completed") for id in ids]
         self.assertEqual([(task["attempt"], task["result"], task["progress"]) for task in tasks], [(1, False, None), (1, False, 1)])
+        self.assertEqual(logs.output, [f"WARNING:queue_ext:task {ids[0]}: its progress cannot be stored"])
+
+    def test_progress_is_kept_while_the_server_is_busy(self):
+        worker, end, extend = self.worker(lease=1), threading.Event(), heartbeat._extend
+        busy = [psycopg.errors.QueryCanceled, psycopg.errors.OutOfMemory, psycopg.errors.ProtocolViolation]
+
+        def extend_late(connection, tasks, *others):
+            if busy and tasks[0].unsent_progress:
+                raise busy.pop()("busy")
+            return extend(connection, tasks, *others)
+
+        @worker.handler()
+        def handle(task):
+            task.set_progress("half")
+            end.wait(30)
+
+        id = push(self.db, self.queue)
+        with unittest.mock.patch.object(heartbeat, "_extend", extend_late), self.running(worker):
+            await_condition(lambda: not busy)
+            await_condition(lambda: self.get(id)["progress"] == "half", seconds=5)
+            end.set()
 
     def test_progress_of_an_attempt_that_is_stopped_is_there_for_the_next(self):
         worker, begun = self.worker(shutdown_timeout=0), threading.Event()

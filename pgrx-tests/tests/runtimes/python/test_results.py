@@ -99,6 +99,25 @@ class Results(Case):
                 self.await_state(id, "failed")
         self.assertIn("the result cannot be stored", self.errors(id)[0])
 
+    def test_a_short_result_is_sent_until_the_server_takes_it(self):
+        execute, worker = Acknowledger._execute, self.worker()
+        busy = [psycopg.errors.QueryCanceled, psycopg.errors.OutOfMemory, psycopg.errors.ProtocolViolation] * 2
+
+        def execute_late(self, connection, group):
+            if busy:
+                error = busy.pop()("busy")
+                if isinstance(error, psycopg.errors.ProtocolViolation):  # as PgBouncer ends a connection
+                    connection.close()
+                raise error
+            return execute(self, connection, group)
+
+        worker.handler()(lambda task: "short")
+        id = push(self.db, self.queue, max_attempts=1)
+        with unittest.mock.patch.object(Acknowledger, "_execute", execute_late):
+            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+                task = await_condition(lambda: (task := self.get(id))["state"] not in ("queued", "running") and task)
+        self.assertEqual((task["state"], task["result"], busy), ("completed", "short", []))
+
     def test_values_that_python_cannot_represent_fail_their_task_alone(self):
         worker, seen = self.worker(lease=60), []
 
