@@ -64,25 +64,41 @@ class Outage:
 class Link:
     """One connection in autocommit mode, used by one thread."""
 
-    def __init__(self, connect: Connect, name: str, outage: Outage, gave_up: threading.Event) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        name: str,
+        outage: Outage,
+        gave_up: threading.Event,
+        cannot_connect: Callable[[BaseException], bool] = lambda error: False,
+    ) -> None:
+        """cannot_connect decides whether an error of connecting is final."""
         self._connect, self._name, self._outage, self._gave_up = connect, name, outage, gave_up
+        self._cannot_connect = cannot_connect
         self.connection: Connection | None = None
 
     def call(self, use: Callable[[Connection], T], is_final: Callable[[BaseException], bool]) -> T:
         """Returns what use returns. Repeats it on a new connection after each error that is not final.
 
-        An error of the driver is final as long as the connection is well: the statement may have succeeded."""
+        An error of the driver is final as long as the connection is well: the statement may have succeeded. A function of
+        the user that connects can raise anything, and no error of connecting is an answer to the statement."""
         failures = 0
         while True:
+            is_open = False
             try:
                 if self.connection is None:
                     self.connection = self._open()
+                is_open = True
                 result = use(self.connection)
-            except (psycopg.Error, OSError) as error:
+            except Exception as error:
                 is_lost = self.connection is None or self.connection.closed
                 if is_lost:
                     self.close()
-                if is_final(error) or not (is_lost or sqlstate(error)):
+                if is_open:
+                    is_of_driver = isinstance(error, (psycopg.Error, OSError))
+                    if not is_of_driver or is_final(error) or not (is_lost or sqlstate(error)):
+                        raise
+                elif self._cannot_connect(error):
                     raise
                 self.close()
                 failures += 1

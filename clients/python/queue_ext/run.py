@@ -60,7 +60,7 @@ class Run:
         self._stopping, self._claim_ended, self._gave_up = threading.Event(), threading.Event(), threading.Event()
         outage = Outage(logger)
         # The claiming connection is given up as soon as the worker is to stop, the others when all is reported.
-        self._link = Link(settings.connect, settings.name, outage, self._stopping)
+        self._link = Link(settings.connect, settings.name, outage, self._stopping, self._cannot_connect)
         links = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
         lease = settings.lease
         self._heartbeat = Heartbeat(links[0], lease, settings.heartbeat, logger, self._connected)
@@ -133,7 +133,7 @@ class Run:
 
     def _claim(self) -> None:
         try:
-            self._link.call(lambda connection: None, self._is_fatal)
+            self._link.call(lambda connection: None, lambda error: False)
             in_vain = 0
             while free := self._await_free():
                 claimed_at, rows = self._link.call(lambda connection: self._claim_some(connection, free), self._is_fatal)
@@ -219,6 +219,10 @@ class Run:
     def _is_fatal(self, error: BaseException) -> bool:
         state = state_of(error) or ""
         return state in _FATAL or (not self._ready.is_set() and state.startswith(_FATAL_AT_FIRST))
+
+    def _cannot_connect(self, error: BaseException) -> bool:
+        is_of_driver = isinstance(error, (psycopg.Error, OSError))
+        return self._is_fatal(error) or not (is_of_driver or self._ready.is_set())
 
     # The end of a handler, in its thread.
 

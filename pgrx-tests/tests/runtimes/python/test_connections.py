@@ -73,6 +73,43 @@ class Connections(Case):
             self.await_state(id, "completed")
         self.assertGreaterEqual(len(names), 2)
 
+    def test_any_error_of_the_function_is_an_outage_after_the_first_claim(self):
+        class SecretsUnavailable(Exception):
+            pass
+
+        errors, begun, end, name = [], threading.Event(), threading.Event(), f"secrets {os.getpid()}"
+
+        def connect():
+            if errors:
+                raise errors.pop()
+            return psycopg.connect(URL, application_name=name)
+
+        worker = Worker(connect, self.queue, lease=60, heartbeat=0.1)
+
+        @worker.handler()
+        def handle(task):
+            begun.set()
+            end.wait(30)
+            return "short"
+
+        id = push(self.db, self.queue, max_attempts=1)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            self.assertTrue(begun.wait(30))
+            errors += [SecretsUnavailable("S3CR3T"), psycopg.DataError(), psycopg.errors.LockNotAvailable()] * 5
+            terminate = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s"
+            self.db.execute(terminate, [name])
+            end.set()
+            self.assertEqual(self.await_state(id, "completed")["result"], "short")
+            self.await_state(push(self.db, self.queue, max_attempts=1), "completed")
+        self.assertNotIn("S3CR3T", str(logs.output))
+
+    def test_an_error_of_the_function_before_the_first_claim_ends_the_worker(self):
+        def connect():
+            raise KeyError("no such secret")
+
+        with self.assertRaises(KeyError):
+            Worker(connect, self.queue).run(signals=False)
+
     def test_errors_that_no_retry_helps_end_the_worker(self):
         role = f"nobody_{os.getpid()}"
         self.db.execute(f"CREATE ROLE {role} LOGIN")
