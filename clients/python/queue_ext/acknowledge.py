@@ -22,13 +22,14 @@ Report = tuple[Task, Outcome]
 _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _PAUSE_IF_LOCKED = "1000", "50", 2.0
 _TRIES_IF_LONG = 3  # of a long report that is sent alone
 _IDS = "CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s"
-_FROM = "FROM (SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout), LATERAL"
+_LIMIT = "(SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout)"
+_FROM = f"FROM {_LIMIT}, LATERAL"
 _STATEMENTS = {
     "complete": f"SELECT a.id {_FROM} queue.complete_many({_IDS}, %s::jsonb[]) AS a (id)",
     "fail": f"SELECT a.id {_FROM} queue.fail_many({_IDS}, %s, %s, %s, %s::jsonb[]) AS a",
     "release": f"SELECT a.id {_FROM} queue.release_many({_IDS}, %s) AS a (id)",
 }
-_CANCEL = "SELECT queue.confirm_cancel(%s, %s)"
+_CANCEL = f"SELECT queue.confirm_cancel(CASE WHEN s.timeout IS NOT NULL THEN %s::bigint END, %s) FROM {_LIMIT}"
 _REFUSED = ("QX001", "QX003", "QX005")
 
 
@@ -75,13 +76,15 @@ class Acknowledger:
     def _send_until_the_end(self) -> None:
         last = False
         while not (last and not self._locked):
-            groups: dict[tuple[Any, ...], list[Report]] = {}
+            groups: dict[tuple[object, ...], list[Report]] = {}
             reports = self._gather(wait=not last)
             last = last or None in reports
             for report in filter(None, reports):
                 outcome = report[1]
                 # A transaction that has completed a task may have locked it: its report must not delay others.
-                key = (outcome.verb, outcome.delay, outcome.permanent, report[0].completed)
+                key: tuple[object, ...] = (outcome.verb, outcome.delay, outcome.permanent, report[0].completed)
+                if outcome.verb == "cancel":  # which has no statement for many tasks
+                    key += (report[0].id,)
                 groups.setdefault(key, []).append(report)
             for group in groups.values():
                 for part in _parts(group):
@@ -199,7 +202,7 @@ def _parts(group: list[Report]) -> Iterator[list[Report]]:
 
 def _confirm_cancel(connection: Connection, task: Task) -> bool:
     try:
-        connection.execute(_CANCEL, [task.id, task.token])
+        connection.execute(_CANCEL, [task.id, task.token, _LOCK_TIMEOUT_ALONE])
         return True
     except psycopg.Error as error:
         if error.sqlstate in _REFUSED:

@@ -220,9 +220,7 @@ export function acknowledgement(group, lockTimeout) {
         case "release":
             return [...before, statement(`queue.release_many(${leases}, $4::text::interval) AS e (id)`, first.delay)];
         case "confirm_cancel":
-            return [...before, {
-                    text: `SELECT ($1::text::bigint[])[1]::text AS id
-               FROM queue.confirm_cancel(($1::text::bigint[])[1], ($2::text::bigint[])[1])`, values: [ids, tokens],
-                }];
+            return [...before, statement(`(SELECT l.ids[1] FROM (SELECT ${leases}) AS l (ids, tokens),
+        queue.confirm_cancel(l.ids[1], l.tokens[1])) AS e (id)`)];
     }
 }

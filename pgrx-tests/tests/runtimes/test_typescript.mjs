@@ -577,6 +577,34 @@ async function checkLockedReport(connection) {
   await own.end();
 }
 
+test("a cancelled handler that locks its task delays no reports", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "cancelled" });
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  let lock;
+  const locked = new Promise((resolve) => { lock = resolve; });
+  await working(queue, { heartbeat: 0.1 }, {
+    cancelled: async (task) => {
+      await eventually("it is cancelled", () => task.signal.aborted);
+      await own.query("BEGIN");
+      await own.query("SELECT queue.assert_lease($1, $2)", [task.id, task.token]);
+      lock();
+      task.signal.throwIfAborted();
+    },
+    quick: () => {},
+  }, async () => {
+    await untilState(id, "running");
+    await db.query("SELECT queue.cancel($1)", [id]);
+    await locked;
+    await new Promise((resolve) => setTimeout(resolve, 200)); // The report of the task that is locked is under way.
+    await untilState(await push(db, queue, {}, { kind: "quick" }), "completed");
+    await own.query("ROLLBACK");
+    await untilState(id, "cancelled");
+  });
+  await own.end();
+});
+
 test("the signal has the reason: cancelled, lost, shutdown", async () => {
   const queue = await newQueue();
   const reasons = {};

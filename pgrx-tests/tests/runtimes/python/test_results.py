@@ -118,6 +118,32 @@ class Results(Case):
                 task = await_condition(lambda: (task := self.get(id))["state"] not in ("queued", "running") and task)
         self.assertEqual((task["state"], task["result"], busy), ("completed", "short", []))
 
+    def test_a_cancelled_handler_that_locks_its_task_delays_no_reports(self):
+        worker, locked = self.worker(lease=60, heartbeat=0.1, concurrency=3), threading.Event()
+        connection = psycopg.connect(URL)
+        self.addCleanup(connection.close)
+
+        @worker.handler("cancelled")
+        def wait(task):
+            task.stopped.wait(30)
+            if task.payload == "locks":
+                connection.execute("SELECT queue.assert_lease(%s, %s)", [task.id, task.token])
+                locked.set()
+            task.check()
+
+        worker.handler()(lambda task: None)
+        ids = push_many(self.db, self.queue, ["locks", "is quick"], kind="cancelled")
+        with self.assertNoLogs("queue_ext", "WARNING"), self.running(worker):
+            for id in ids:
+                self.await_state(id, "running")
+                self.db.execute("SELECT queue.cancel(%s)", [id])
+            self.assertTrue(locked.wait(30))
+            self.await_state(ids[1], "cancelled")
+            time.sleep(0.3)  # the report of the task that is locked is under way
+            self.await_state(push(self.db, self.queue), "completed")
+            connection.rollback()
+            self.await_state(ids[0], "cancelled")
+
     def test_values_that_python_cannot_represent_fail_their_task_alone(self):
         worker, seen = self.worker(lease=60), []
 
