@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any, Callable, Iterator, Sequence
 
@@ -136,6 +137,7 @@ class Acknowledger:
             else:
                 self._send_instead(*group[0], error)
             return
+        late: Counter[str] = Counter()
         for task, outcome in group:
             self._finish(task)
             # After a lost connection nobody knows whether the first report was accepted.
@@ -143,6 +145,11 @@ class Acknowledger:
                 self._logger.warning("task %d: the transaction that completed it was not committed", task.id)
             if task.id not in accepted and tries == 1 and not (repeated or task.completed):
                 self._logger.warning("task %d: too late to %s it, its lease is lost", task.id, outcome.verb)
+                late[task.queue] += 1
+        for name, count in late.items():
+            # The server answers all three in the same way.
+            reason = "the leases are lost, the queue was dropped, or the role has no right on it any more"
+            self._logger.warning("queue %s: %d outcomes are not accepted: %s", name, count, reason)
 
     def _is_to_wait(self, report: Report, error: BaseException) -> bool:
         if is_about_values(error) or not isinstance(error, (psycopg.Error, OSError)):

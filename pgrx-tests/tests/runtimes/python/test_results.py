@@ -1,13 +1,15 @@
 """The worker: results, reports of many at once, and tasks that a handler completes itself."""
 
+import contextlib
 import json
+import os
 import threading
 import time
 import unittest.mock
 
 import psycopg
 
-from queue_ext import push, push_many
+from queue_ext import Worker, push, push_many
 from queue_ext.acknowledge import Acknowledger
 
 from case import await_condition, Case, URL
@@ -143,6 +145,30 @@ class Results(Case):
             self.await_state(push(self.db, self.queue), "completed")
             connection.rollback()
             self.await_state(ids[0], "cancelled")
+
+    def test_results_of_a_queue_without_the_right_are_counted_in_the_log(self):
+        role, other = f"role_{os.getpid()}", f"other {os.getpid()}"
+        self.db.execute("SELECT queue.create(%s)", [other])
+        self.addCleanup(self.db.execute, "SELECT queue.drop(%s, force => true)", [other])
+        url = self.url_of_role({"connection limit": 10})
+        self.db.execute("SELECT queue.grant_worker(%s, %s)", [role, other])
+        worker, together = Worker(url, [self.queue, other], lease=60, heartbeat=60), threading.Barrier(4, timeout=30)
+
+        @worker.handler()
+        def handle(task):
+            together.wait()  # all have begun
+            together.wait()  # the right is revoked
+
+        ids = [*push_many(self.db, other, [1, 2]), push(self.db, self.queue)]
+        # The next claim ends the worker.
+        with self.assertLogs("queue_ext", "WARNING") as logs, contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            with self.running(worker):
+                together.wait()
+                self.db.execute("SELECT queue.revoke_worker(%s, %s)", [role, other])
+                together.wait()
+                self.await_state(ids[2], "completed")
+        late = [int(line.split(": ")[1].split()[0]) for line in logs.output if f"queue {other}: " in line]
+        self.assertEqual(sum(late), 2, logs.output)
 
     def test_values_that_python_cannot_represent_fail_their_task_alone(self):
         worker, seen = self.worker(lease=60), []
