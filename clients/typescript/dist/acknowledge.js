@@ -88,14 +88,17 @@ export class Acknowledger {
                     return this.#finish(group, new Set(), repeated);
                 const code = sqlState(error) ?? "";
                 const lost = isConnectionLost(error);
-                if (lost && this.connection.sent)
+                const { sent } = this.connection; // An error of the login says nothing about the report.
+                if (lost && sent)
                     repeated = true;
-                if (this.connection.sent)
+                if (sent)
                     tries++;
-                // A RangeError means that a text is too long for JavaScript.
-                const refused = error instanceof RangeError || (!lost && !/^(3F|40|42|53|55|57|58)/.test(code));
-                const tooMuch = /^(57014|53200|08P01)$/.test(code) || (lost && tries > 1);
-                if (refused || tooMuch || code === LOCKED) {
+                // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
+                const refused = error instanceof RangeError || (sent && /^(22|23|54|QX)/.test(code));
+                // One report can be the reason. It must not delay the others.
+                const suspect = sent && (lost ? code === "08P01" || tries > 1
+                    : /^(57014|53200|55P03)$/.test(code) || !/^(3F|40|42|53|55|57|58)/.test(code));
+                if (refused || suspect) {
                     const half = group.length >> 1;
                     const [single] = group;
                     if (half > 0) {
@@ -106,9 +109,12 @@ export class Acknowledger {
                     const large = lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
                     if (refused || (large && tries > 2 && code !== LOCKED))
                         return this.#replace(single, error, repeated);
-                    // A statement timeout that is shorter than the one for locks looks like this, too.
-                    if (code === LOCKED || !(lost || large))
+                    // A statement timeout that is shorter than the one for locks looks like a lock, too.
+                    if (code === LOCKED || !(lost || large)) {
+                        if (!/^(55P03|57014)$/.test(code))
+                            this.outages.failed("acknowledgement", describe(error));
                         return this.#postpone(single);
+                    }
                 }
                 this.outages.failed("acknowledgement", describe(error));
                 await backoff(attempt, 10, this.#abandoned.signal);

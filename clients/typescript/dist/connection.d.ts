@@ -45,6 +45,8 @@ export interface Logger {
     info(message: string): void;
     warn(message: string): void;
 }
+/** The same logger, but an error in it is ignored: it must not end the process. */
+export declare function guardLogger(logger: Logger): Logger;
 /** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
 export declare class Outages {
     #private;

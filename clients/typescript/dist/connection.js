@@ -56,7 +56,7 @@ export class Connection {
             return (await client.query(query)).rows;
         }
         catch (error) {
-            if (isConnectionLost(error))
+            if (!this.sent || isConnectionLost(error))
                 this.drop();
             throw error;
         }
@@ -114,6 +114,17 @@ export async function backoff(attempt, limit = 10, signal) {
 /** A short description of an error for the log. */
 export function describe(error) {
     return error?.message || error?.code || String(error);
+}
+/** The same logger, but an error in it is ignored: it must not end the process. */
+export function guardLogger(logger) {
+    const log = async (level, message) => {
+        try {
+            await logger[level](message);
+        }
+        catch { // There is nowhere to report it.
+        }
+    };
+    return { info: (message) => void log("info", message), warn: (message) => void log("warn", message) };
 }
 /** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
 export class Outages {

@@ -114,7 +114,7 @@ async function extend(batch, pace) {
     }
     catch (error) {
         const code = sqlState(error) ?? "";
-        if (isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code))
+        if (!connection.sent || isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code))
             throw error;
         await isolate(batch, pace, error);
         return;

@@ -74,7 +74,7 @@ export class Connection {
       const query = { text, values, query_timeout: seconds * 1000 } as pg.QueryConfig;
       return (await client.query<Row>(query)).rows;
     } catch (error) {
-      if (isConnectionLost(error)) this.drop();
+      if (!this.sent || isConnectionLost(error)) this.drop();
       throw error;
     }
   }
@@ -138,6 +138,17 @@ export function describe(error: any): string {
 export interface Logger {
   info(message: string): void;
   warn(message: string): void;
+}
+
+/** The same logger, but an error in it is ignored: it must not end the process. */
+export function guardLogger(logger: Logger): Logger {
+  const log = async (level: keyof Logger, message: string) => {
+    try {
+      await logger[level](message);
+    } catch { // There is nowhere to report it.
+    }
+  };
+  return { info: (message) => void log("info", message), warn: (message) => void log("warn", message) };
 }
 
 /** Logs an outage once, however many connections it concerns and however often they try to reconnect. */

@@ -132,7 +132,7 @@ async function extend(batch: Held[], pace: number): Promise<void> {
       progress.some((json) => json !== null) ? progress : null], Math.max(1, pace));
   } catch (error) {
     const code = sqlState(error) ?? "";
-    if (isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code)) throw error;
+    if (!connection.sent || isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code)) throw error;
     await isolate(batch, pace, error);
     return;
   }
