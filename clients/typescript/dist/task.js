@@ -1,5 +1,6 @@
 // A claimed task, as its handler sees it. The columns keep their SQL names.
 import { Stopped } from "./outcomes.js";
+import { guardListeners } from "./signal.js";
 import { jsonText, requiredJson, send } from "./sql.js";
 const LEASE_LOST = ["QX001", "QX003"];
 export class Task {
@@ -27,10 +28,11 @@ export class Task {
     /** Whether the server refused to complete it, because the lease is lost. @internal */
     refused = false;
     #row;
+    #logger;
     #lease;
     #controller;
     /** @internal */
-    constructor(row, lease) {
+    constructor(row, logger, lease) {
         this.id = row.id;
         this.token = row.token;
         this.queue = row.queue;
@@ -41,6 +43,7 @@ export class Task {
         this.key = row.key;
         this.group_key = row.group_key;
         this.#row = row;
+        this.#logger = logger;
         this.#lease = lease;
     }
     /** Reads the JSON columns. Called with the handler, so that an error fails this attempt alone. @internal */
@@ -59,6 +62,9 @@ export class Task {
         // Made when it is asked for, since most handlers do not use it and it costs more than the rest of the task.
         if (this.#controller === undefined) {
             this.#controller = new AbortController();
+            guardListeners(this.#controller.signal, () => {
+                this.#logger.warn(`queue_ext: task ${this.id}: a listener of its signal threw an error`);
+            });
             if (this.stopReason !== undefined)
                 this.#controller.abort(new Stopped(this.stopReason));
         }

@@ -1,7 +1,9 @@
 // A claimed task, as its handler sees it. The columns keep their SQL names.
 
+import type { Logger } from "./connection.js";
 import { Stopped } from "./outcomes.js";
 import type { StopReason } from "./outcomes.js";
+import { guardListeners } from "./signal.js";
 import { jsonText, requiredJson, send } from "./sql.js";
 import type { Queryable, Row } from "./sql.js";
 
@@ -40,11 +42,12 @@ export class Task<Payload = any> {
   refused = false;
 
   readonly #row: Row;
+  readonly #logger: Logger;
   readonly #lease: Lease | undefined;
   #controller: AbortController | undefined;
 
   /** @internal */
-  constructor(row: Row, lease?: Lease) {
+  constructor(row: Row, logger: Logger, lease?: Lease) {
     this.id = row.id;
     this.token = row.token;
     this.queue = row.queue;
@@ -55,6 +58,7 @@ export class Task<Payload = any> {
     this.key = row.key;
     this.group_key = row.group_key;
     this.#row = row;
+    this.#logger = logger;
     this.#lease = lease;
   }
 
@@ -76,6 +80,9 @@ export class Task<Payload = any> {
     // Made when it is asked for, since most handlers do not use it and it costs more than the rest of the task.
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
+      guardListeners(this.#controller.signal, () => {
+        this.#logger.warn(`queue_ext: task ${this.id}: a listener of its signal threw an error`);
+      });
       if (this.stopReason !== undefined) this.#controller.abort(new Stopped(this.stopReason));
     }
     return this.#controller.signal;

@@ -1,12 +1,13 @@
 // The worker: claims as many tasks as it has free slots, runs their handlers, and waits on the server when there is
 // nothing to claim.
 
+import { once } from "node:events";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
 import { Claims } from "./claims.js";
-import { Connection, LONGEST, Outages, backoff, describe, sqlState } from "./connection.js";
+import { Connection, LONGEST, Outages, backoff, describe, guardLogger, sqlState } from "./connection.js";
 import type { ConnectionOptions, Logger } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
 import type { Report } from "./heartbeat.js";
@@ -37,6 +38,8 @@ export interface WorkerOptions {
 
 /** How long handlers have after the signal "shutdown", and then the acknowledgements, in seconds. */
 const GRACE = 5;
+/** How long the answer to a claim that was sent before the stop is waited for, in seconds: its tasks can be given back. */
+const CLAIM_GRACE = 3;
 const FLUSH = 10;
 
 export class Worker {
@@ -68,9 +71,9 @@ export class Worker {
   /** `queues` is a name, or names in the order of preference. */
   constructor(connection: ConnectionOptions | undefined, queues: string | string[], options: WorkerOptions = {}) {
     const {
-      concurrency = 10, heartbeat = 10, shutdownTimeout = 30, name = `${hostname()}:${process.pid}`, logger = console,
-      signals = true,
+      concurrency = 10, heartbeat = 10, shutdownTimeout = 30, name = `${hostname()}:${process.pid}`, signals = true,
     } = options;
+    const logger = guardLogger(options.logger ?? console);
     if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 100_000) {
       throw new RangeError("concurrency must be an integer from 1 to 100000");
     }
@@ -114,11 +117,9 @@ export class Worker {
     const stop = () => this.stop();
     const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
     for (const signal of signals) process.on(signal, stop);
-    try {
-      await this.#claimUntilStopped(claims, reports);
-    } catch (error) {
-      this.#fail(error);
-    }
+    const claiming = this.#claimUntilStopped(claims, reports).catch((error) => this.#fail(error));
+    if (!this.#stopping.signal.aborted) await once(this.#stopping.signal, "abort");
+    await within(CLAIM_GRACE, claiming, this.#hurry.signal);
     claims.drop();
     await this.#shutDown();
     reports.drop();
@@ -145,7 +146,7 @@ export class Worker {
       if (row === undefined) return count;
       // Fails outside of a transaction, where it is not needed.
       const inTransaction = await sql("SAVEPOINT queue_ext_task").then(() => true, () => false);
-      const task = new Task(row);
+      const task = new Task(row, this.#options.logger);
       const outcome = await this.#handlers.run(task);
       if (outcome?.verb === "fail" && raise && !outcome.chosen && !outcome.uncommitted) throw outcome.cause ?? new Error(outcome.error);
       if (inTransaction) {
@@ -205,7 +206,7 @@ export class Worker {
     this.#claimed = true;
     this.#isReady();
     if (rows.length === 0) return 0;
-    const tasks = rows.map((row) => new Task(row, this.#heartbeat));
+    const tasks = rows.map((row) => new Task(row, this.#options.logger, this.#heartbeat));
     // Before the first handler runs, which may block the event loop.
     this.#heartbeat.hold(tasks, rows.map((row) => Number(row.lease_seconds)), since);
     for (const task of tasks) {

@@ -9,8 +9,10 @@
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
 import { dirname, join, resolve } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -474,12 +476,12 @@ test("a delay that no server takes is a failed attempt", async () => {
 
 /** Reports results through a server that refuses statements. `refuse` returns the SQLSTATE for a statement, or nothing.
  *  Returns the ids with what was stored for them. */
-async function reported(results, refuse) {
+async function reported(results, refuse, isOpen = () => true) {
   const { Acknowledger } = await import(pathToFileURL(join(dirname(client), "acknowledge.js")).href);
   const stored = {};
   const connection = {
-    sent: true,
     async query(text, values) {
+      this.sent = isOpen();
       const code = refuse(values);
       if (code) throw Object.assign(new pg.DatabaseError("refused", 0, "error"), { code });
       const ids = values[0].match(/\d+/g);
@@ -520,6 +522,29 @@ test("results are kept during an outage and while the worker has no right", asyn
     let left = 4;
     const stored = await reported(["a", "b"], () => left-- > 0 && code);
     assert.deepEqual(stored, { 0: "completed", 1: "completed" }, code);
+  }
+});
+
+test("results are kept while the login is refused and the server has a fault", async () => {
+  for (const code of ["28P01", "28000", "3D000", "22023", "57014", "55P03", "XX000"]) {
+    let left = 3;
+    const stored = await reported(["a", "b"], () => left-- > 0 && code, () => code === "XX000");
+    assert.deepEqual(stored, { 0: "completed", 1: "completed" }, code);
+  }
+});
+
+test("a connection whose login was refused is opened again", async () => {
+  const { Connection } = await import(pathToFileURL(join(dirname(client), "connection.js")).href);
+  const { host, port, password } = new pg.Client(url);
+  const queue = await newQueue();
+  const connection = new Connection({ host, port, password, user: "postgres", database: queue }, queue);
+  await assert.rejects(connection.query("SELECT 1", []), { code: "3D000" });
+  await db.query(`CREATE DATABASE ${queue}`);
+  try {
+    assert.equal((await connection.query("SELECT 1", [])).length, 1);
+  } finally {
+    connection.drop();
+    await db.query(`DROP DATABASE ${queue} WITH (FORCE)`);
   }
 });
 
@@ -628,6 +653,58 @@ test("the signal has the reason: cancelled, lost, shutdown", async () => {
   assert.deepEqual(reasons, { [cancelled]: "cancelled", [lost]: "lost", [shutdown]: "shutdown" });
   for (const id of [lost, shutdown]) assert.equal((await get(id)).state, "queued");
   assert.equal((await get(shutdown)).attempt, 0);
+});
+
+test("an error in a listener of the signal or in the logger ends nothing", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "listens" });
+  const heard = [];
+  const logged = [];
+  const logger = { info() { throw new Error("of the logger"); }, async warn(text) { logged.push(text); throw new Error("of the logger"); } };
+  await working(queue, { heartbeat: 0.1, logger }, {
+    listens: async ({ signal }) => {
+      const removed = () => heard.push("removed");
+      signal.addEventListener("abort", removed);
+      signal.removeEventListener("abort", removed);
+      signal.onabort = () => { throw new Error("S3CR3T"); };
+      signal.addEventListener("abort", async () => { throw new Error("S3CR3T"); });
+      signal.addEventListener("abort", { handleEvent() { heard.push(this !== undefined); throw new Error("S3CR3T"); } }, { once: true });
+      await eventually("it is cancelled", () => signal.aborted);
+      signal.throwIfAborted();
+    },
+  }, async () => {
+    await untilState(id, "running");
+    await db.query("SELECT queue.cancel($1)", [id]);
+    await untilState(id, "cancelled");
+  });
+  assert.deepEqual(heard, [true]);
+  assert.deepEqual(logged, Array(3).fill(`queue_ext: task ${id}: a listener of its signal threw an error`));
+});
+
+test("a server that does not answer a claim does not delay the shutdown", async () => {
+  const queue = await newQueue();
+  const { host, port, user, password, database } = new pg.Client(url);
+  const sockets = [];
+  let freeze;
+  const frozen = new Promise((resolve) => { freeze = resolve; });
+  const proxy = createServer((from) => {
+    const to = connect(port, host);
+    sockets.push(from, to);
+    for (const socket of [from, to]) socket.on("error", () => {});
+    to.pipe(from);
+    from.on("data", (data) => data.includes("queue.claim(") ? freeze() : to.write(data));
+  });
+  await once(proxy.listen(0, "127.0.0.1"), "listening");
+  const worker = new Worker({ host: "127.0.0.1", port: proxy.address().port, user, password, database }, queue,
+    { signals: false, logger: silent, shutdownTimeout: 0 });
+  const run = worker.run();
+  await frozen;
+  const since = Date.now();
+  worker.stop();
+  await run;
+  assert.ok(Date.now() - since < 20_000);
+  for (const socket of sockets) socket.destroy();
+  proxy.close();
 });
 
 test("a handler's own transaction with complete is rolled back when the lease is lost", async () => {
