@@ -156,6 +156,7 @@ export class Acknowledger {
   }
 
   #finish(group: Ended[], accepted: Set<string>, repeated: boolean): void {
+    const late = new Map<string, number>();
     for (const { task, outcome } of group) {
       const refused = !accepted.has(task.id);
       if (outcome.verb === "fail" && outcome.uncommitted) {
@@ -163,7 +164,13 @@ export class Acknowledger {
       } else if (refused && !repeated && task.stopReason !== "lost") {
         const reason = task.completed ? "it was completed before" : "the lease is lost";
         this.logger.warn(`queue_ext: task ${task.id}: ${outcome.verb} was refused, ${reason}`);
+        if (!task.completed) late.set(task.queue, (late.get(task.queue) ?? 0) + 1);
       }
+    }
+    for (const [queue, count] of late) {
+      // The server answers all three in the same way.
+      const reason = "the leases are lost, the queue was dropped, or the role has no right on it any more";
+      this.logger.warn(`queue_ext: queue ${queue}: ${count} ends of tasks were not accepted: ${reason}`);
     }
     this.#count -= group.length;
     this.done(group.map((ended) => ended.task));

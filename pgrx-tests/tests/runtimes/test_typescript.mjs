@@ -655,6 +655,25 @@ test("the signal has the reason: cancelled, lost, shutdown", async () => {
   assert.equal((await get(shutdown)).attempt, 0);
 });
 
+test("results of a queue that was dropped are counted in the log", async () => {
+  const queue = await newQueue();
+  const dropped = `${queue}_dropped`;
+  await db.query("SELECT queue.create($1)", [dropped]);
+  const ids = await pushMany(db, dropped, [1, 2], { kind: "waits" });
+  const warnings = [];
+  let end;
+  const ended = new Promise((resolve) => { end = resolve; });
+  const logger = { info() {}, warn: (text) => warnings.push(text) };
+  await assert.rejects(working([queue, dropped], { heartbeat: 60, logger }, { waits: () => ended }, async () => {
+    for (const id of ids) await untilState(id, "running");
+    await db.query("SELECT queue.drop($1, force => true)", [dropped]);
+    end();
+    await eventually("the results are counted", () => warnings.some((text) =>
+      text.startsWith(`queue_ext: queue ${dropped}: 2 ends of tasks were not accepted`)));
+    await new Promise(() => {}); // Until the claim ends the worker.
+  }), { code: "QX002" });
+});
+
 test("an error in a listener of the signal or in the logger ends nothing", async () => {
   const queue = await newQueue();
   const id = await push(db, queue, {}, { kind: "listens" });
