@@ -53,6 +53,7 @@ NOTHING = Outcome("nothing")
 # What a handler that has completed its task itself ends with. The server refuses it after the commit.
 UNCOMMITTED = Outcome("fail", "the transaction that completed the task was not committed")
 RELEASE = Outcome("release", delay=0)
+_LONGEST = 65_536  # characters of an error that queue_ext stores
 _OF_REASON = {"cancelled": Outcome("cancel"), "shutdown": RELEASE, "lost": NOTHING}
 
 
@@ -87,6 +88,9 @@ def _of_error(task: Task, error: BaseException) -> Outcome:
 
 
 def _storable(text: str) -> str:
-    """PostgreSQL stores no empty error, and neither zero bytes nor lone surrogates in any text."""
-    text = text[:65_536].replace("\0", "\\x00") or "error without a message"
+    """PostgreSQL stores no empty error, and neither zero bytes nor lone surrogates in any text. queue_ext stores the beginning
+    of a longer error, but the message is at the end of a traceback."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2 - 20]}\n[shortened]\n{text[-_LONGEST // 2 + 20 :]}"
+    text = text.replace("\0", "\\x00") or "error without a message"
     return text.encode(errors="backslashreplace").decode()

@@ -700,14 +700,14 @@ test("an error in a listener of the signal or in the logger ends nothing", async
   assert.deepEqual(logged, Array(3).fill(`queue_ext: task ${id}: a listener of its signal threw an error`));
 });
 
-test("a server that does not answer a claim does not delay the shutdown", async () => {
+test("a server that does not answer a claim does not delay the shutdown", { timeout: 60_000 }, async () => {
   const queue = await newQueue();
   const { host, port, user, password, database } = new pg.Client(url);
   const sockets = [];
   let freeze;
   const frozen = new Promise((resolve) => { freeze = resolve; });
   const proxy = createServer((from) => {
-    const to = connect(port, host);
+    const to = host.startsWith("/") ? connect(`${host}/.s.PGSQL.${port}`) : connect(port, host);
     sockets.push(from, to);
     for (const socket of [from, to]) socket.on("error", () => {});
     to.pipe(from);

@@ -155,6 +155,17 @@ class Drain(Case):
                 self.assertEqual(self.get_here(id)["state"], "failed")
                 self.assertTrue(self.get_here(id)["errors"][0]["error"])
 
+    def test_of_a_long_error_the_end_is_stored_too(self):
+        @self.work.handler()
+        def fail(task):
+            raise ValueError("x" * 100_000 + " the reason")
+
+        id = self.push(max_attempts=1)
+        self.work.drain(self.connection)
+        error = self.get_here(id)["errors"][0]["error"]
+        self.assertTrue(error.startswith("Traceback"))
+        self.assertTrue(error.endswith(" the reason\n"), error[-100:])
+
     def test_what_ends_the_process_is_raised(self):
         for asynchronous in (False, True):
             for error in (KeyboardInterrupt, SystemExit):
