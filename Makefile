@@ -156,7 +156,8 @@ $(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 	@echo "== building queue_ext for PostgreSQL $* (about two minutes the first time)"
 	@$(call keep_library,$*)
 
-# For a version, with more variables for the build. Only that of the first version is optimised like what users build. As old as its beginning: what changes meanwhile may not be in it.
+# For a version, with more variables for the build. Only that of the first version is optimised like what users build. The
+# file is as old as the beginning of its build: what changes meanwhile may not be in it.
 keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) CARGO_TARGET_DIR=target/libraries $(MAKE) --no-print-directory build \
 	PG_CONFIG="$(PG_CONFIG_$(1))" $(if $(filter target/built/$(FIRST)/%,$@),,QUICK=1) $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
 	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }

@@ -1,7 +1,7 @@
 //! The data that every page shows: queried once for all browsers, and kept for the curves.
 //!
-//! Each part is queried repeatedly, but the server works for at most a twentieth of the time: if the server has to count its tasks, the
-//! numbers become older and the server not slower. While no page is open, the parts are queried rarely.
+//! Each part is queried repeatedly, but the server works for at most a twentieth of the time: if the server has to count
+//! its tasks, the numbers become older and the server not slower. While no page is open, the parts are queried rarely.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
