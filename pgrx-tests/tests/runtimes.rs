@@ -75,7 +75,7 @@ fn a_killed_worker_loses_no_task_and_repeats_no_effect() {
         let at_once = AT_ONCE.min(stage.scaled(200));
         let concurrency = at_once.to_string();
         let options = [("CONCURRENCY", &*concurrency)];
-        let effects = stage.scaled(3_000);
+        let effects = stage.scaled(1_000);
         stage.push(effects, "effect", "{}");
         stage.push(at_once, "sleep", r#"{"seconds": 0.2}"#);
         let mut kills = 0;
@@ -149,7 +149,7 @@ fn lost_connections_cost_no_task_and_no_worker() {
     each("runtimes-connections", &SERVER, |stage| {
         stage.configure(r#"{"max_attempts": 100, "lease": "5 seconds", "backoff": {"base": "0"}}"#);
         let worker = stage.start(&[]);
-        let many = stage.scaled(200);
+        let many = stage.scaled(100);
         for _ in 0..10 {
             stage.push(many, "effect", "{}");
             stage.push(many, "plain", r#"{"n": 1}"#);
@@ -254,7 +254,7 @@ fn a_worker_outlives_its_server() {
         stage.stop_server();
         let worker = stage.start(&[]);
         stage.start_server();
-        let many = stage.scaled(500);
+        let many = stage.scaled(200);
         for crash in [false, true, true] {
             stage.push(many, "effect", "{}");
             stage.push(many, "plain", r#"{"n": 1}"#);
