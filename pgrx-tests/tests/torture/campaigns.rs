@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{options, play};
+use queue_ext_tests::cluster::signal;
 use queue_ext_tests::torture::campaign::{Campaign, Options};
 use queue_ext_tests::torture::campaigns::named;
 use queue_ext_tests::torture::load::Load;
@@ -53,13 +54,22 @@ fn a_lost_lease_is_noticed() {
     assert!(noticed("I5") || noticed("I18"), "{verdict}");
 }
 
-/// Until the worker has raised the mark of the tokens, claims wait for the disk, and no lease can be lost.
+/// A crash in which a lease can be lost. Until the worker has raised the mark of the tokens, claims wait for the disk.
 fn crash_with_a_raised_mark(scene: &mut Scene) {
     let reached = |scene: &Scene| -> i64 {
         let row = scene.cluster.connect().query_one("SELECT reached FROM queue_internal.token_mark", &[]);
         row.expect("the mark").get(0)
     };
     let before = reached(scene);
+    let mut client = scene.cluster.connect();
+    eventually("a claim is answered that is not on the disk", SOON, || {
+        let query = "SELECT pid FROM pg_stat_activity
+                     WHERE application_name LIKE 'torture %' AND state = 'idle' AND query LIKE '%queue.claim(%'
+                       AND pg_current_wal_insert_lsn() > pg_current_wal_lsn()";
+        let session = client.query_opt(query, &[]).expect("the session");
+        // At once, because its next commit would write the claim. The rest of the server follows.
+        session.inspect(|row| signal(row.get(0), libc::SIGKILL)).is_some()
+    });
     (named("crash").fault)(scene);
     eventually("the mark is raised", SOON, || reached(scene) > before);
 }
