@@ -13,7 +13,6 @@ DECLARE
     task    queue.tasks;
     earlier record;
     awaited queue_internal.awaits;
-    wanted  record;
 BEGIN
     PERFORM queue_internal.check_step('event', event);
     PERFORM queue_internal.check_delay('timeout', timeout);
@@ -26,14 +25,19 @@ BEGIN
         RETURN;
     END IF;
     awaited := queue_internal.awaits_of(task, event, NULL, timeout);
-    SELECT l.emitted, l.payload INTO wanted FROM queue_internal.lock_event(awaited.queue, event) AS l;
-    -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
-    awaited := queue_internal.awaits_of(task, event, NULL, timeout);
-    IF wanted.emitted OR awaited.until <= clock_timestamp()
+    IF awaited.outcome IS NULL THEN
+        SELECT l.emitted, l.payload INTO arrived, payload FROM queue_internal.lock_event(awaited.queue, event) AS l;
+        -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
+        awaited := queue_internal.awaits_of(task, event, NULL, timeout);
+    END IF;
+    IF awaited.outcome IS NOT NULL THEN
+        -- A later queue of that name may have emitted such an event, which is another.
+        arrived := false;
+        payload := NULL;
+    END IF;
+    IF arrived OR awaited.outcome IS NOT NULL OR awaited.until <= clock_timestamp()
        OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue) THEN
-        PERFORM queue_internal.store_step(id, 'event', event, wanted.payload);
-        arrived := coalesce(wanted.emitted, false);
-        payload := wanted.payload;
+        PERFORM queue_internal.store_step(id, 'event', event, payload);
         RETURN NEXT;
         RETURN;
     END IF;

@@ -2,7 +2,7 @@
 --
 --   Promise:  tasks that wait for the event, or will, go on if and only if the transaction commits
 --   Waits:    for transactions that are emitting the same event, and for those in which tasks begin to wait for it
---   Touches:  queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
+--   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
 
 CREATE FUNCTION queue.emit(queue text, event text, payload jsonb DEFAULT '{}') RETURNS boolean
 LANGUAGE plpgsql
@@ -19,6 +19,11 @@ BEGIN
     PERFORM queue_internal.check_step('event', event);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
+    END IF;
+    -- Waits for a concurrent drop of the queue: a later queue of that name must not get the event.
+    PERFORM FROM queue.queues AS q WHERE q.name = emit.queue FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_queue(queue);
     END IF;
     INSERT INTO queue_internal.emitted AS e (queue, event, payload, emitted_at)
     VALUES (emit.queue, emit.event, emit.payload, clock_timestamp())

@@ -124,9 +124,7 @@ DECLARE
 BEGIN
     IF source IS NULL THEN
         RETURN;
-    -- The newest rows first, whose tasks usually end last.
-    ELSIF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                      WHERE d.task_id = batch AND d.outcome IS NULL ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+    ELSIF NOT queue_internal.waits_for_another(batch) THEN
         INSERT INTO queue_internal.events (queue, task_id) VALUES (source, batch);
         RETURN;
     END IF;
@@ -235,12 +233,8 @@ BEGIN
                 DELETE FROM queue_internal.batches AS b WHERE b.task_id = (
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
-        ELSIF row.sealed_at IS NOT NULL
-              AND NOT EXISTS (SELECT FROM queue_internal.events AS e
-                              WHERE e.task_id = row.task_id AND e.queue = row.queue)
-              AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                              WHERE d.task_id = row.task_id AND d.outcome IS NULL
-                              ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.has_event(row.task_id, row.queue)
+              AND NOT queue_internal.waits_for_another(row.task_id) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;

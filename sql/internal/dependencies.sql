@@ -120,6 +120,23 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for its predecessors.';
 
+-- The newest first, because of the members of a batch those usually end last. Not EXISTS, as in has_event.
+CREATE FUNCTION queue_internal.waits_for_another(task_id bigint) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN (SELECT d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.task_id = waits_for_another.task_id AND d.outcome IS NULL
+            ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.waits_for_another IS 'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
+
 -- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
 LANGUAGE plpgsql STABLE
@@ -393,7 +410,7 @@ BEGIN
             PERFORM queue_internal.cancel_now(task);
         END IF;
     ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
-          OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          OR queue_internal.waits_for_another(task.id)
           -- A dump that is being restored may bring the task before its dependencies or its batch.
           OR batch.task_id IS NULL AND (
              NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)

@@ -29,6 +29,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
+-- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
+-- transaction that is ending it, and for one that prevents its end because it has pushed a task after it.
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
+        WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM queue.tasks AS t WHERE t.id = end_late_holder.id FOR UPDATE;
+    RETURN NOT FOUND OR (queue_internal.expire(ARRAY[id])).expired > 0;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_late_holder IS
+    'Ends the task that has a key if its start deadline has passed; returns whether it has ended.';
+
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
@@ -63,10 +79,10 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue) THEN
             RETURN false;
         END IF;
-        -- The row changed meanwhile: try again.
+        -- The row changed meanwhile, or the key is free now: try again.
     END LOOP;
 END
 $$;
@@ -158,16 +174,6 @@ BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key
     ORDER BY k.task_id DESC LIMIT 1;
-    -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
-    IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
-                                      WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
-        -- Waits for another transaction that is ending it, as for the key, and for one that prevents its end because it
-        -- has pushed a task after it.
-        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR UPDATE;
-        IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
-            RETURN;
-        END IF;
-    END IF;
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN

@@ -248,11 +248,19 @@ COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a 
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
-                   WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-                     AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment) THEN
+    -- The ORDER BY as in has_event.
+    IF (SELECT e.id FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
+          AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment
+        ORDER BY e.id LIMIT 1) IS NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);

@@ -261,9 +261,9 @@ BEGIN
             -- sweep_dependencies does the rest.
             CONTINUE;
         END IF;
-        INSERT INTO queue_internal.events (queue, task_id)
-        SELECT row.of, row.task_id
-        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.of);
+        IF NOT queue_internal.has_event(row.task_id, row.of) THEN
+            INSERT INTO queue_internal.events (queue, task_id) VALUES (row.of, row.task_id);
+        END IF;
     END LOOP;
     IF checked < max_rows THEN
         RETURN NULL;

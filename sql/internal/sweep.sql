@@ -187,10 +187,10 @@ BEGIN
         END IF;
         CONTINUE WHEN row.on_failure = 'batch' AND EXISTS (
             SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
-        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
-                SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
+        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel')
+            OR NOT queue_internal.waits_for_another(row.task_id))
            -- An event of a queue in which the task was before may never be processed: that queue may be gone.
-           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.queue) THEN
+           AND NOT queue_internal.has_event(row.task_id, row.queue) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -267,9 +267,11 @@ BEGIN
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
             INSERT INTO queue_internal.events (queue, group_key)
             SELECT source.name, sweep_groups.group_key
-            WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e
-                              WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
-                                AND (e.due_at <= clock_timestamp() OR e.tries > 0));
+            -- The ORDER BY as in has_event.
+            WHERE (SELECT e.id FROM queue_internal.events AS e
+                   WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
+                     AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+                   ORDER BY e.id LIMIT 1) IS NULL;
         END IF;
     END LOOP;
 END

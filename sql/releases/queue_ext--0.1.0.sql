@@ -1546,6 +1546,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
+-- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
+-- transaction that is ending it, and for one that prevents its end because it has pushed a task after it.
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
+        WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM queue.tasks AS t WHERE t.id = end_late_holder.id FOR UPDATE;
+    RETURN NOT FOUND OR (queue_internal.expire(ARRAY[id])).expired > 0;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.end_late_holder IS
+    'Ends the task that has a key if its start deadline has passed; returns whether it has ended.';
+
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
 CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
@@ -1580,10 +1596,10 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue) THEN
             RETURN false;
         END IF;
-        -- The row changed meanwhile: try again.
+        -- The row changed meanwhile, or the key is free now: try again.
     END LOOP;
 END
 $$;
@@ -1675,16 +1691,6 @@ BEGIN
     SELECT k.* INTO holder FROM queue_internal.keys AS k
     WHERE k.queue = pushed.queue AND k.key = pushed.key
     ORDER BY k.task_id DESC LIMIT 1;
-    -- An expired task will never run, so no push may be skipped in favour of it. "replace" gives it a new deadline.
-    IF on_duplicate <> 'replace' AND (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
-                                      WHERE t.id = holder.task_id AND t.queue = pushed.queue) THEN
-        -- Waits for another transaction that is ending it, as for the key, and for one that prevents its end because it
-        -- has pushed a task after it.
-        PERFORM FROM queue.tasks AS t WHERE t.id = holder.task_id FOR UPDATE;
-        IF NOT FOUND OR (queue_internal.expire(ARRAY[holder.task_id])).expired > 0 THEN
-            RETURN;
-        END IF;
-    END IF;
     IF on_duplicate = 'error' AND holder.task_id IS NOT NULL THEN
         PERFORM queue_internal.raise_duplicate_key(pushed.queue, pushed.key, holder.task_id, holder.expires_at);
     ELSIF on_duplicate = 'skip' OR holder.task_id IS NULL OR holder.expires_at IS NOT NULL THEN
@@ -2144,6 +2150,23 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.add_dependencies IS 'Makes a task wait for its predecessors.';
 
+-- The newest first, because of the members of a batch those usually end last. Not EXISTS, as in has_event.
+CREATE FUNCTION queue_internal.waits_for_another(task_id bigint) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN (SELECT d.task_id FROM queue_internal.dependencies AS d
+            WHERE d.task_id = waits_for_another.task_id AND d.outcome IS NULL
+            ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.waits_for_another IS 'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
+
 -- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
 LANGUAGE plpgsql STABLE
@@ -2417,7 +2440,7 @@ BEGIN
             PERFORM queue_internal.cancel_now(task);
         END IF;
     ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
-          OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)
+          OR queue_internal.waits_for_another(task.id)
           -- A dump that is being restored may bring the task before its dependencies or its batch.
           OR batch.task_id IS NULL AND (
              NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)
@@ -2590,9 +2613,7 @@ DECLARE
 BEGIN
     IF source IS NULL THEN
         RETURN;
-    -- The newest rows first, whose tasks usually end last.
-    ELSIF NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                      WHERE d.task_id = batch AND d.outcome IS NULL ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+    ELSIF NOT queue_internal.waits_for_another(batch) THEN
         INSERT INTO queue_internal.events (queue, task_id) VALUES (source, batch);
         RETURN;
     END IF;
@@ -2701,12 +2722,8 @@ BEGIN
                 DELETE FROM queue_internal.batches AS b WHERE b.task_id = (
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
-        ELSIF row.sealed_at IS NOT NULL
-              AND NOT EXISTS (SELECT FROM queue_internal.events AS e
-                              WHERE e.task_id = row.task_id AND e.queue = row.queue)
-              AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                              WHERE d.task_id = row.task_id AND d.outcome IS NULL
-                              ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) THEN
+        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.has_event(row.task_id, row.queue)
+              AND NOT queue_internal.waits_for_another(row.task_id) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -2814,6 +2831,24 @@ COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest
 --             shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
+
+-- Not EXISTS, which drops the ORDER BY. That makes the planner use the index on tasks also if it was asked when the table
+-- was empty; otherwise it may read all events of the queue, however many there are by then.
+CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN (SELECT e.id FROM queue_internal.events AS e
+            WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
+            ORDER BY e.task_id, e.id LIMIT 1) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
 
 -- queue_internal.process_events(queue, max_events, after, until)
 --
@@ -3179,10 +3214,10 @@ BEGIN
         END IF;
         CONTINUE WHEN row.on_failure = 'batch' AND EXISTS (
             SELECT FROM queue_internal.batches AS b WHERE b.task_id = row.task_id AND b.sealed_at IS NULL);
-        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel') OR NOT EXISTS (
-                SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = row.task_id AND d.outcome IS NULL))
+        IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel')
+            OR NOT queue_internal.waits_for_another(row.task_id))
            -- An event of a queue in which the task was before may never be processed: that queue may be gone.
-           AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.queue) THEN
+           AND NOT queue_internal.has_event(row.task_id, row.queue) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -3259,9 +3294,11 @@ BEGIN
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
             INSERT INTO queue_internal.events (queue, group_key)
             SELECT source.name, sweep_groups.group_key
-            WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e
-                              WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
-                                AND (e.due_at <= clock_timestamp() OR e.tries > 0));
+            -- The ORDER BY as in has_event.
+            WHERE (SELECT e.id FROM queue_internal.events AS e
+                   WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
+                     AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+                   ORDER BY e.id LIMIT 1) IS NULL;
         END IF;
     END LOOP;
 END
@@ -3611,11 +3648,19 @@ COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a 
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
-                   WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-                     AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment) THEN
+    -- The ORDER BY as in has_event.
+    IF (SELECT e.id FROM queue_internal.events AS e
+        WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
+          AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment
+        ORDER BY e.id LIMIT 1) IS NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);
@@ -4575,9 +4620,9 @@ BEGIN
             -- sweep_dependencies does the rest.
             CONTINUE;
         END IF;
-        INSERT INTO queue_internal.events (queue, task_id)
-        SELECT row.of, row.task_id
-        WHERE NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.task_id = row.task_id AND e.queue = row.of);
+        IF NOT queue_internal.has_event(row.task_id, row.of) THEN
+            INSERT INTO queue_internal.events (queue, task_id) VALUES (row.of, row.task_id);
+        END IF;
     END LOOP;
     IF checked < max_rows THEN
         RETURN NULL;
@@ -9273,7 +9318,6 @@ DECLARE
     task    queue.tasks;
     earlier record;
     awaited queue_internal.awaits;
-    wanted  record;
 BEGIN
     PERFORM queue_internal.check_step('event', event);
     PERFORM queue_internal.check_delay('timeout', timeout);
@@ -9286,14 +9330,19 @@ BEGIN
         RETURN;
     END IF;
     awaited := queue_internal.awaits_of(task, event, NULL, timeout);
-    SELECT l.emitted, l.payload INTO wanted FROM queue_internal.lock_event(awaited.queue, event) AS l;
-    -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
-    awaited := queue_internal.awaits_of(task, event, NULL, timeout);
-    IF wanted.emitted OR awaited.until <= clock_timestamp()
+    IF awaited.outcome IS NULL THEN
+        SELECT l.emitted, l.payload INTO arrived, payload FROM queue_internal.lock_event(awaited.queue, event) AS l;
+        -- Again, because that may have waited until the queue of the event was dropped, which ends the wait.
+        awaited := queue_internal.awaits_of(task, event, NULL, timeout);
+    END IF;
+    IF awaited.outcome IS NOT NULL THEN
+        -- A later queue of that name may have emitted such an event, which is another.
+        arrived := false;
+        payload := NULL;
+    END IF;
+    IF arrived OR awaited.outcome IS NOT NULL OR awaited.until <= clock_timestamp()
        OR NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = awaited.queue) THEN
-        PERFORM queue_internal.store_step(id, 'event', event, wanted.payload);
-        arrived := coalesce(wanted.emitted, false);
-        payload := wanted.payload;
+        PERFORM queue_internal.store_step(id, 'event', event, payload);
         RETURN NEXT;
         RETURN;
     END IF;
@@ -9422,7 +9471,7 @@ COMMENT ON FUNCTION queue_internal.lock_awaited IS 'Prevents the end of a task t
 --
 --   Promise:  tasks that wait for the event, or will, go on if and only if the transaction commits
 --   Waits:    for transactions that are emitting the same event, and for those in which tasks begin to wait for it
---   Touches:  queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
+--   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
 
 CREATE FUNCTION queue.emit(queue text, event text, payload jsonb DEFAULT '{}') RETURNS boolean
 LANGUAGE plpgsql
@@ -9439,6 +9488,11 @@ BEGIN
     PERFORM queue_internal.check_step('event', event);
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
+    END IF;
+    -- Waits for a concurrent drop of the queue: a later queue of that name must not get the event.
+    PERFORM FROM queue.queues AS q WHERE q.name = emit.queue FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_unknown_queue(queue);
     END IF;
     INSERT INTO queue_internal.emitted AS e (queue, event, payload, emitted_at)
     VALUES (emit.queue, emit.event, emit.payload, clock_timestamp())

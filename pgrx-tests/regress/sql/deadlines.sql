@@ -116,6 +116,18 @@ SELECT state, error FROM pg_temp.ended WHERE id >= :one;
 SELECT queue.push('hints', key => 'l', key_ttl => '1 hour', start_by => '2020-01-01') AS one \gset
 SELECT queue.push('hints', key => 'l') = :one AS same;
 ROLLBACK;
+-- Nor does anything else that takes a key: replace, a plain INSERT, a dead letter that is put back, a task that is moved.
+BEGIN;
+SELECT queue.push('plain', key => 'm', start_by => '2020-01-01') AS one \gset
+SELECT queue.push('plain', key => 'm', on_duplicate => 'replace', start_by => '2020-01-01') > :one AS added;
+INSERT INTO queue.tasks (queue, key, start_by) VALUES ('plain', 'm', '2020-01-01') RETURNING key;
+SELECT queue.retry(:one);
+SELECT id = :one AS back FROM queue.tasks WHERE key = 'm';
+SELECT queue.push('codes', key => 'm', start_by => '2020-01-01') AS two \gset
+SELECT queue_internal.move(t, 'codes') FROM queue.tasks AS t WHERE t.id = :one;
+SELECT id = :one AS moved FROM queue.tasks WHERE key = 'm';
+SELECT count(*) FROM pg_temp.ended WHERE id >= :one;
+ROLLBACK;
 -- A task that waits to replace a running one gives the key back when it is late.
 SELECT count(*) FROM queue.claim('1 minute', 'plain');
 SELECT queue.push('plain', key => 'k', on_duplicate => 'replace', ttl => '1 hour') AS next \gset

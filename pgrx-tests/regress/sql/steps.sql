@@ -213,7 +213,7 @@ SELECT pg_temp.refused('SELECT queue.drop(''left'')') LIKE '55006%' AS refused;
 SELECT queue.retry(:id);
 SELECT e.arrived FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
 SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
--- A queue that is dropped and created in one transaction is another one.
+-- A queue that is dropped and created in one transaction is another one, and so is an event of it.
 SELECT queue.create('left'), queue.create('moved_to'), queue.push('left') IS NOT NULL AS pushed;
 SELECT count(*) AS suspended FROM queue.claim('1 minute', 'left') AS c
 WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go', '1 day'));
@@ -221,8 +221,9 @@ CALL queue.move_where('{"queue": "left"}', 'moved_to');
 BEGIN;
 SELECT queue.drop('left', force => true), queue.create('left');
 COMMIT;
+SELECT queue.emit('left', 'go', '"another"');
 CALL queue.maintain();
-SELECT e.arrived FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
+SELECT e.arrived, e.payload FROM queue.claim('1 minute', 'moved_to') AS c, queue.await_event(c.id, c.token, 'go') AS e;
 SELECT queue.drop('left', force => true), queue.drop('moved_to', force => true);
 -- A queue that was deleted by hand emits nothing either.
 SELECT queue.create('left'), queue.create('moved_to'), queue.push('left') IS NOT NULL AS pushed;

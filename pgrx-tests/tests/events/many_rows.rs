@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue_ext_tests::{Edition, SOON, eventually, number, run};
+use queue_ext_tests::{Edition, SOON, Worker, eventually, number, run};
 
 use super::{SWEEP, cluster, excused, excuses};
 
@@ -63,4 +63,67 @@ fn dependencies_of_one_queue_do_not_delay_lost_events_of_another() {
          SELECT min(id) OVER (), id, 'fail' FROM queue.tasks WHERE queue = 'a' AND state = 'waiting'",
     );
     assert!(late < SWEEP + Duration::from_secs(1), "{late:?}");
+}
+
+/// A session keeps a plan that it made while the table of events was empty. The sweep finds that a task has no event with
+/// it, also when the queue of the task has very many events of groups.
+#[test]
+fn a_sweep_planned_without_events_does_not_read_those_of_a_full_queue() {
+    let cluster = Edition::FastPath.cluster("events-plans", Worker::Off);
+    let mut client = cluster.connect();
+    Edition::FastPath.install(&cluster, "postgres");
+    run(
+        &mut client,
+        "SELECT queue.create('a');
+         INSERT INTO queue_internal.events (queue, group_key) SELECT 'a', 'g' FROM generate_series(1, 20000);
+         ANALYZE queue_internal.events;
+         DELETE FROM queue_internal.events",
+    );
+    // Its index looks cheapest now: it has no pages to descend through.
+    run(&mut client, "VACUUM queue_internal.events");
+    run(&mut client, "REINDEX INDEX queue_internal.events_pkey");
+    let dependent = "SELECT queue.push('a', after => ARRAY[queue.push('a')])";
+    let suspended = "SELECT c.id FROM queue.claim('1 hour', 'a') AS c
+                     WHERE NOT EXISTS (SELECT FROM queue.await_event(c.id, c.token, 'go'))";
+    let batch = "SELECT queue.create_batch('a')";
+    let mut waiting =
+        [dependent, suspended, batch].map(|push| client.query_one(push, &[]).expect(push).get::<_, i64>(0));
+    waiting.sort();
+    client
+        .execute("SELECT queue.push('a', batch => $1), queue.seal_batch($1)", &[&waiting[2]])
+        .expect("a batch");
+    run(
+        &mut client,
+        "UPDATE queue_internal.dependencies SET outcome = 'completed'; SELECT queue.emit('a', 'go')",
+    );
+    let found = |client: &mut postgres::Client| {
+        let mut transaction = client.transaction().expect("begin");
+        transaction
+            .batch_execute("DELETE FROM queue_internal.events WHERE task_id IS NOT NULL")
+            .expect("lose");
+        let entries = "SELECT pg_stat_get_xact_tuples_returned('queue_internal.events_pkey'::regclass)";
+        let before: i64 = transaction.query_one(entries, &[]).expect("count").get(0);
+        let sweep =
+            "SELECT queue_internal.sweep_dependencies(NULL, NULL, 9), queue_internal.sweep_awaits(NULL, 9),
+                            queue_internal.sweep_batches(NULL, 9)";
+        transaction.execute(sweep, &[]).expect("sweep");
+        let read = transaction.query_one(entries, &[]).expect("count").get::<_, i64>(0) - before;
+        let found = "SELECT array_agg(DISTINCT task_id ORDER BY task_id) FROM queue_internal.events WHERE task_id IS NOT NULL";
+        let found: Vec<i64> = transaction.query_one(found, &[]).expect("events").get(0);
+        transaction.commit().expect("commit");
+        assert_eq!(found, waiting);
+        read
+    };
+    // After five times, the plan stays.
+    for _ in 0..8 {
+        run(&mut client, "DELETE FROM queue_internal.events");
+        run(&mut client, "VACUUM queue_internal.events");
+        found(&mut client);
+    }
+    run(
+        &mut client,
+        "INSERT INTO queue_internal.events (queue, group_key) SELECT 'a', 'g' FROM generate_series(1, 5000)",
+    );
+    let read = found(&mut client);
+    assert!(read < 100, "a sweep for three tasks read {read} events of a group");
 }
