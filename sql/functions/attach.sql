@@ -23,11 +23,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(
             'handler', 'must be a function that takes one queue.claimed_task and returns jsonb', handler::text);
     END IF;
-    -- Waits for a concurrent drop of the queue.
-    PERFORM FROM queue.queues AS q WHERE q.name = attach.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    PERFORM queue_internal.hold_queue(queue);
     INSERT INTO queue.handlers AS h (queue, handler, role, workers)
     VALUES (attach.queue, queue_internal.handler_name(attach.handler), attach.role, attach.workers)
     ON CONFLICT ON CONSTRAINT handlers_pkey DO UPDATE

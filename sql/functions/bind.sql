@@ -7,11 +7,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
     PERFORM queue_internal.open_queue(queue, 'operator');
-    -- A drop that is under way comes first.
-    PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    PERFORM queue_internal.hold_queue(queue);
     -- Every publish reads all bindings. (Binds at the same moment do not count each other.)
     IF (SELECT count(*) FROM queue.bindings AS b
         WHERE b.queue = bind.queue AND b.topic_pattern <> bind.topic_pattern) >= 1000 THEN

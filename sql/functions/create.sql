@@ -18,6 +18,8 @@ BEGIN
     INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
     IF FOUND THEN
         PERFORM queue_internal.apply_options(name, options);
+        -- Events of an earlier queue of that name: a drop at REPEATABLE READ does not see those emitted meanwhile.
+        DELETE FROM queue_internal.emitted AS e WHERE e.queue = "create".name;
     ELSIF if_not_exists THEN
         RAISE NOTICE 'queue "%" already exists, skipping', name;
     ELSE

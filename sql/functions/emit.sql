@@ -20,11 +20,8 @@ BEGIN
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    -- Waits for a concurrent drop of the queue: a later queue of that name must not get the event.
-    PERFORM FROM queue.queues AS q WHERE q.name = emit.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    -- A later queue of that name must not get the event.
+    PERFORM queue_internal.hold_queue(queue);
     INSERT INTO queue_internal.emitted AS e (queue, event, payload, emitted_at)
     VALUES (emit.queue, emit.event, emit.payload, clock_timestamp())
     ON CONFLICT ON CONSTRAINT emitted_pkey

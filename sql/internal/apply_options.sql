@@ -16,7 +16,7 @@ DECLARE
     option  text;
     value   jsonb;
 BEGIN
-    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR UPDATE;
+    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
     fresh := queue_internal.fresh_queue();
     FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
         CASE option

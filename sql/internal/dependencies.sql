@@ -369,6 +369,7 @@ DECLARE
     task    queue.tasks;
     awaited queue_internal.awaits;
     batch   queue_internal.batches;
+    waits   boolean;
     ended   queue_internal.dependencies;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -391,11 +392,17 @@ BEGIN
         RETURN true;
     END IF;
     SELECT b.* INTO batch FROM queue_internal.batches AS b WHERE b.task_id = task.id;
-    -- Does not read the ended members of a batch, which may be many.
+    -- First, because the statements that follow have newer snapshots: if nothing is left to wait for, they see how all have
+    -- ended.
+    waits := queue_internal.waits_for_another(task.id);
+    -- Does not read the ended members of a batch, which may be many. Callers disable sorting, which would make the planner
+    -- read the dependencies of all tasks in the order of the primary key: OFFSET prevents that.
     IF batch.task_id IS NULL OR batch.is_after THEN
-        SELECT d.* INTO ended FROM queue_internal.dependencies AS d
-        WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure IN ('fail', 'cancel')
-        ORDER BY d.predecessor_id LIMIT 1;
+        SELECT e.* INTO ended FROM (
+            SELECT d.* FROM queue_internal.dependencies AS d
+            WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}')
+              AND d.on_failure IN ('fail', 'cancel') OFFSET 0) AS e
+        ORDER BY e.predecessor_id LIMIT 1;
     END IF;
     IF ended.predecessor_id IS NOT NULL THEN
         IF NOT queue_internal.lock_to_end(task.id, false) THEN
@@ -410,7 +417,7 @@ BEGIN
             PERFORM queue_internal.cancel_now(task);
         END IF;
     ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
-          OR queue_internal.waits_for_another(task.id)
+          OR waits
           -- A dump that is being restored may bring the task before its dependencies or its batch.
           OR batch.task_id IS NULL AND (
              NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)

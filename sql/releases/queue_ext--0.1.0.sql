@@ -2399,6 +2399,7 @@ DECLARE
     task    queue.tasks;
     awaited queue_internal.awaits;
     batch   queue_internal.batches;
+    waits   boolean;
     ended   queue_internal.dependencies;
 BEGIN
     SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = process_dependent.task_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -2421,11 +2422,17 @@ BEGIN
         RETURN true;
     END IF;
     SELECT b.* INTO batch FROM queue_internal.batches AS b WHERE b.task_id = task.id;
-    -- Does not read the ended members of a batch, which may be many.
+    -- First, because the statements that follow have newer snapshots: if nothing is left to wait for, they see how all have
+    -- ended.
+    waits := queue_internal.waits_for_another(task.id);
+    -- Does not read the ended members of a batch, which may be many. Callers disable sorting, which would make the planner
+    -- read the dependencies of all tasks in the order of the primary key: OFFSET prevents that.
     IF batch.task_id IS NULL OR batch.is_after THEN
-        SELECT d.* INTO ended FROM queue_internal.dependencies AS d
-        WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}') AND d.on_failure IN ('fail', 'cancel')
-        ORDER BY d.predecessor_id LIMIT 1;
+        SELECT e.* INTO ended FROM (
+            SELECT d.* FROM queue_internal.dependencies AS d
+            WHERE d.task_id = task.id AND d.outcome = ANY ('{failed, cancelled, purged}')
+              AND d.on_failure IN ('fail', 'cancel') OFFSET 0) AS e
+        ORDER BY e.predecessor_id LIMIT 1;
     END IF;
     IF ended.predecessor_id IS NOT NULL THEN
         IF NOT queue_internal.lock_to_end(task.id, false) THEN
@@ -2440,7 +2447,7 @@ BEGIN
             PERFORM queue_internal.cancel_now(task);
         END IF;
     ELSIF batch.task_id IS NOT NULL AND batch.sealed_at IS NULL
-          OR queue_internal.waits_for_another(task.id)
+          OR waits
           -- A dump that is being restored may bring the task before its dependencies or its batch.
           OR batch.task_id IS NULL AND (
              NOT EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id)
@@ -4769,6 +4776,22 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.open_queue IS
     'Returns the row of a queue; raises if the caller has no such right or the queue does not exist.';
+
+-- Has a concurrent drop of the queue come before or after what the caller does with it. Tries again, because a transaction
+-- that was waited for may have dropped the queue and created it.
+CREATE FUNCTION queue_internal.hold_queue(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOOP
+        PERFORM FROM queue.queues AS q WHERE q.name = hold_queue.queue FOR KEY SHARE;
+        EXIT WHEN FOUND;
+        IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = hold_queue.queue) THEN
+            PERFORM queue_internal.raise_unknown_queue(queue);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hold_queue IS 'Keeps a queue from being dropped until the transaction ends; raises QX002.';
 -- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
 --
 --   The native fast path reads the depth from the counters behind queue.stats (known_depth). The SQL implementation counts,
@@ -6007,7 +6030,7 @@ DECLARE
     option  text;
     value   jsonb;
 BEGIN
-    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR UPDATE;
+    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
     fresh := queue_internal.fresh_queue();
     FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
         CASE option
@@ -9489,11 +9512,8 @@ BEGIN
     IF payload IS NULL THEN
         PERFORM queue_internal.raise_null('payload');
     END IF;
-    -- Waits for a concurrent drop of the queue: a later queue of that name must not get the event.
-    PERFORM FROM queue.queues AS q WHERE q.name = emit.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    -- A later queue of that name must not get the event.
+    PERFORM queue_internal.hold_queue(queue);
     INSERT INTO queue_internal.emitted AS e (queue, event, payload, emitted_at)
     VALUES (emit.queue, emit.event, emit.payload, clock_timestamp())
     ON CONFLICT ON CONSTRAINT emitted_pkey
@@ -10051,6 +10071,8 @@ BEGIN
     INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
     IF FOUND THEN
         PERFORM queue_internal.apply_options(name, options);
+        -- Events of an earlier queue of that name: a drop at REPEATABLE READ does not see those emitted meanwhile.
+        DELETE FROM queue_internal.emitted AS e WHERE e.queue = "create".name;
     ELSIF if_not_exists THEN
         RAISE NOTICE 'queue "%" already exists, skipping', name;
     ELSE
@@ -10241,11 +10263,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_topic('topic_pattern', topic_pattern, true);
     PERFORM queue_internal.open_queue(queue, 'operator');
-    -- A drop that is under way comes first.
-    PERFORM FROM queue.queues AS q WHERE q.name = bind.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    PERFORM queue_internal.hold_queue(queue);
     -- Every publish reads all bindings. (Binds at the same moment do not count each other.)
     IF (SELECT count(*) FROM queue.bindings AS b
         WHERE b.queue = bind.queue AND b.topic_pattern <> bind.topic_pattern) >= 1000 THEN
@@ -10316,11 +10334,7 @@ BEGIN
         PERFORM queue_internal.raise_invalid(
             'handler', 'must be a function that takes one queue.claimed_task and returns jsonb', handler::text);
     END IF;
-    -- Waits for a concurrent drop of the queue.
-    PERFORM FROM queue.queues AS q WHERE q.name = attach.queue FOR KEY SHARE;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_queue(queue);
-    END IF;
+    PERFORM queue_internal.hold_queue(queue);
     INSERT INTO queue.handlers AS h (queue, handler, role, workers)
     VALUES (attach.queue, queue_internal.handler_name(attach.handler), attach.role, attach.workers)
     ON CONFLICT ON CONSTRAINT handlers_pkey DO UPDATE

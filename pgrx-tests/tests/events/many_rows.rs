@@ -127,3 +127,28 @@ fn a_sweep_planned_without_events_does_not_read_those_of_a_full_queue() {
     let read = found(&mut client);
     assert!(read < 100, "a sweep for three tasks read {read} events of a group");
 }
+
+/// Whether a predecessor has failed is asked for each event of a waiting task, while claims disable sorting.
+#[test]
+fn an_event_of_a_waiting_task_does_not_read_the_dependencies_of_all_others() {
+    let cluster = Edition::FastPath.cluster("events-dependencies", Worker::Off);
+    let mut client = cluster.connect();
+    Edition::FastPath.install(&cluster, "postgres");
+    run(
+        &mut client,
+        "SELECT queue.create('a'), queue.create('b'), queue.push('a');
+         INSERT INTO queue.tasks (queue, state, admission) SELECT 'a', 'waiting', 2 FROM generate_series(1, 20000) AS n;
+         INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
+         SELECT min(id) OVER (), id, 'fail' FROM queue.tasks WHERE queue = 'a' AND state = 'waiting';
+         ANALYZE queue_internal.dependencies;
+         SELECT queue.push('b', after => ARRAY[queue.push('b')])",
+    );
+    let done = "SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'b')";
+    client.execute(done, &[]).expect("the predecessor");
+    let mut transaction = client.transaction().expect("begin");
+    let entries = "SELECT pg_stat_get_xact_tuples_returned('queue_internal.dependencies_pkey'::regclass)";
+    let before: i64 = transaction.query_one(entries, &[]).expect("count").get(0);
+    assert_eq!(transaction.execute(done, &[]).expect("the waiting task"), 1);
+    let read = transaction.query_one(entries, &[]).expect("count").get::<_, i64>(0) - before;
+    assert!(read < 100, "a claim of one task read {read} dependencies");
+}

@@ -110,8 +110,8 @@ const MUTANTS: &[Mutant] = &[
         opening: "a task waits for two",
         changes: &[(
             "queue_internal.process_dependent",
-            "WHERE d.task_id = task.id AND d.outcome IS NULL)",
-            "WHERE d.task_id = task.id AND d.outcome IS NULL HAVING count(*) > 1)",
+            "queue_internal.waits_for_another(task.id)",
+            "(SELECT count(*) > 1 FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)",
         )],
         ..ANY
     },

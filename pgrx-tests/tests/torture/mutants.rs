@@ -151,8 +151,7 @@ mutants! { seen:
     /// A callback is queued when one task of its batch has ended.
     first_of_batch_suffices: "quiet",
         "SELECT pg_temp.mutate('queue_internal.process_dependent',
-             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)',
-             'batch.task_id IS NULL AND EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)'),
+             'OR waits', 'OR batch.task_id IS NULL AND waits'),
                 pg_temp.mutate('queue_internal.process_batch', 'ELSIF EXISTS', 'ELSIF false AND EXISTS'),
                 pg_temp.mutate('queue_internal.process_batch', '< batch.members', '< 0')",
         "I19";
@@ -225,7 +224,7 @@ mutants! { seen_natively:
     /// A task is unblocked by the first of its predecessors that ends.
     first_predecessor_suffices: "quiet",
         "SELECT pg_temp.mutate('queue_internal.process_dependent',
-             'EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.task_id = task.id AND d.outcome IS NULL)', 'false')",
+             'queue_internal.waits_for_another(task.id)', 'false')",
         "I16";
     /// A predecessor that failed counts as done.
     failures_of_predecessors_ignored: "quiet",
