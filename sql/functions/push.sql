@@ -164,6 +164,10 @@ BEGIN
             -- The replaced task is waited for however it ends, even if it is named in "after".
             after := array_remove(after, running);
             IF after <> '{}' THEN
+                IF key IS NOT NULL THEN
+                    -- Taking the key has ended the task that had it, if it was past its start deadline.
+                    live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
+                END IF;
                 PERFORM queue_internal.add_dependencies(
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
             END IF;

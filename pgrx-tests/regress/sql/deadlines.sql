@@ -127,6 +127,10 @@ SELECT queue.push('codes', key => 'm', start_by => '2020-01-01') AS two \gset
 SELECT queue_internal.move(t, 'codes') FROM queue.tasks AS t WHERE t.id = :one;
 SELECT id = :one AS moved FROM queue.tasks WHERE key = 'm';
 SELECT count(*) FROM pg_temp.ended WHERE id >= :one;
+-- Also by a push that waits for that very task: it has ended.
+SELECT queue.push('plain', key => 'n', start_by => '2020-01-01') AS one \gset
+SELECT queue.push('plain', key => 'n', after => ARRAY[:one], on_predecessor_failure => 'continue') AS two \gset
+SELECT predecessor_id = :one AS one, outcome FROM queue_internal.dependencies WHERE task_id = :two;
 ROLLBACK;
 -- A task that waits to replace a running one gives the key back when it is late.
 SELECT count(*) FROM queue.claim('1 minute', 'plain');
