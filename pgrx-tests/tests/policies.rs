@@ -343,7 +343,7 @@ fn time_to_drain(cluster: &Cluster, queue: &'static str) -> Duration {
     started.elapsed()
 }
 
-/// The figure of docs/limits.md.
+/// Guards the figure of docs/limits.md, with fewer tasks than it was measured with.
 #[test]
 fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -135,7 +135,8 @@ BEGIN
             ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.waits_for_another IS 'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
+COMMENT ON FUNCTION queue_internal.waits_for_another IS
+    'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
 
 -- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text

@@ -12,8 +12,8 @@
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- Not EXISTS, which drops the ORDER BY. That makes the planner use the index on tasks also if it was asked when the table
--- was empty; otherwise it may read all events of the queue, however many there are by then.
+-- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
+-- empty; without, the plan may read all events of the queue, however many there are by then.
 CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -38,4 +38,5 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hold_queue IS 'Keeps a queue from being dropped until the transaction ends; raises QX002.';
+COMMENT ON FUNCTION queue_internal.hold_queue IS
+    'Keeps a queue from being dropped until the transaction ends; raises QX002.';

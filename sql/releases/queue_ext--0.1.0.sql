@@ -2165,7 +2165,8 @@ BEGIN
             ORDER BY d.task_id DESC, d.outcome DESC LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.waits_for_another IS 'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
+COMMENT ON FUNCTION queue_internal.waits_for_another IS
+    'Returns whether a task has a predecessor, or a batch a member, that has not ended.';
 
 -- Used by the sweep. Null for a task that is live or left no trace.
 CREATE FUNCTION queue_internal.outcome_of(task_id bigint) RETURNS text
@@ -2839,8 +2840,8 @@ COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- Not EXISTS, which drops the ORDER BY. That makes the planner use the index on tasks also if it was asked when the table
--- was empty; otherwise it may read all events of the queue, however many there are by then.
+-- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
+-- empty; without, the plan may read all events of the queue, however many there are by then.
 CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -4791,7 +4792,8 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hold_queue IS 'Keeps a queue from being dropped until the transaction ends; raises QX002.';
+COMMENT ON FUNCTION queue_internal.hold_queue IS
+    'Keeps a queue from being dropped until the transaction ends; raises QX002.';
 -- The depth of a queue: how many of its tasks are queued, scheduled and blocked ones included. "max_queued" bounds it.
 --
 --   The native fast path reads the depth from the counters behind queue.stats (known_depth). The SQL implementation counts,
