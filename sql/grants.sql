@@ -6,10 +6,7 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- In case default privileges grant access to new tables: a partition is read through queue.history, which has
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
-GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
-    queue.failing_handlers TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
+DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,

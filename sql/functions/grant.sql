@@ -56,7 +56,8 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -69,7 +70,8 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -82,4 +84,5 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';

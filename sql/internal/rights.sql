@@ -99,7 +99,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.announce_rights();
     IF TG_OP <> 'INSERT' THEN
-        PERFORM queue_internal.withdraw_privileges(OLD.role);
+        PERFORM queue_internal.withdraw_privileges(OLD.kind, OLD.role);
     END IF;
     IF TG_OP = 'DELETE' THEN
         RETURN NULL;
@@ -121,8 +121,8 @@ COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes the privileges of ro
 
 -- The privileges that each kind of right needs: EXECUTE on the public functions, and on the internal functions that
 -- procedures call as their caller, because a procedure that commits cannot run as the owner.
-CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION queue_internal.privileges_of(kind text) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
@@ -140,24 +140,25 @@ DECLARE
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
-    privilege text;
 BEGIN
-    FOREACH privilege IN ARRAY ARRAY[
-        'USAGE ON SCHEMA queue',
-        'EXECUTE ON FUNCTION queue.channel'
-    ] || CASE kind
+    RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
+        WHEN 'monitor' THEN ARRAY[
+            'SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules, '
+            'queue.failing_handlers',
+            'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
+        ]
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
             'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
+            'EXECUTE ON FUNCTION queue.channel, queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
             'queue.create_batch, queue.seal_batch, queue.emit'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
             'USAGE ON SCHEMA queue_internal',
             'EXECUTE ON ROUTINE ' || waiting,
-            'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
+            'EXECUTE ON FUNCTION queue.channel, queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
@@ -180,34 +181,64 @@ BEGIN
             'EXECUTE ON ROUTINE ' || bulk,
             'EXECUTE ON ROUTINE ' || verbs
         ]
-    END LOOP
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.privileges_of IS
+    'Returns the privileges that a kind of right needs, or with monitor those of pg_monitor, as GRANT names them.';
+
+-- Nothing for the owner: its own privileges must not be revoked with a right.
+CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    privilege text;
+BEGIN
+    IF role = queue_internal.owner() THEN
+        RETURN;
+    END IF;
+    FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Grants a role the privileges that a right needs.';
 
-CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
+CREATE FUNCTION queue_internal.withdraw_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    kept text;
+    privilege text;
+    kept      text;
 BEGIN
-    -- A role that was dropped has no privileges.
-    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
+    IF role = queue_internal.owner()
+       -- A role that was dropped has no privileges.
+       OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rights can only be revoked at isolation level READ COMMITTED'
+            USING ERRCODE = 'invalid_transaction_state',
+                  DETAIL = 'The snapshot may not show a right that needs some of the same privileges.',
+                  HINT = 'Revoke in a transaction of its own.';
     END IF;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', role);
-    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', role);
-    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = withdraw_privileges.role LOOP
+    FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
+        EXECUTE format('REVOKE %s FROM %s', privilege, role);
+    END LOOP;
+    FOR kept IN
+        SELECT r.kind FROM queue.rights AS r WHERE r.role = withdraw_privileges.role
+        UNION SELECT 'monitor' WHERE role = 'pg_monitor'::regrole
+    LOOP
         PERFORM queue_internal.apply_privileges(kept, role);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
-    'Revokes the privileges of a role, except those that its other rights need.';
+    'Revokes the privileges that a right needed, except those that other rights of the role need.';
+
+CREATE FUNCTION queue_internal.owner() RETURNS regrole
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass;
+END;
+COMMENT ON FUNCTION queue_internal.owner IS 'Returns the owner of queue_ext.';
 
 -- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
 -- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling
@@ -223,7 +254,7 @@ BEGIN
         WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
           -- An array type has the privileges of its elements.
           AND t.typelem = 0
-          AND t.typowner = (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
+          AND t.typowner = queue_internal.owner()
           AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0))
     LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', opened);
