@@ -18,8 +18,10 @@ Needs the operator''s right on the queue.
 - options: a JSON object with options of queue.create. Options that are not named stay as they are; null restores the
   default.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument or an option
-is null, invalid or too large.';
+A change of max_running or of rate_limit waits for open claims that count against it.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 55P03: such claims were open for longer than
+lock_timeout. 22004, 22023 or 54000: an argument or an option is null, invalid or too large.';
 
 -- For functions whose argument for the queue is called "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void

@@ -1,11 +1,12 @@
 -- queue.pause
 --
---   Touches:  queue.queues (updates)
+--   Touches:  queue.queues (updates; a concurrent drop comes before or after)
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
+    PERFORM queue_internal.hold_queue(name);
     UPDATE queue.queues AS q SET paused_at = clock_timestamp()
     WHERE q.name = pause.name AND q.paused_at IS NULL;
 END

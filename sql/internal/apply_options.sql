@@ -11,12 +11,15 @@ DECLARE
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
         'key_ttl, on_predecessor_failure, keep_history, durable_leases';
+    before  queue.queues;
     changed queue.queues;
     fresh   queue.queues;
     option  text;
     value   jsonb;
 BEGIN
-    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
+    PERFORM queue_internal.hold_queue(name);
+    SELECT q.* INTO before FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
+    changed := before;
     fresh := queue_internal.fresh_queue();
     FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
         CASE option
@@ -93,20 +96,47 @@ BEGIN
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
         durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
-    PERFORM queue_internal.policies_changed(changed, options);
+    PERFORM queue_internal.policies_changed(before, changed);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
--- Applies new limits to the tasks that are in the queue already.
-CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
+-- Applies changed limits to the tasks that are in the queue already. The caller has the row of the queue locked.
+CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    slots    CONSTANT boolean := before.max_running IS DISTINCT FROM source.max_running;
+    buckets  CONSTANT boolean :=
+        (before.rate_limit, before.rate_period) IS DISTINCT FROM (source.rate_limit, source.rate_period);
+    tighter  CONSTANT boolean :=
+        source.max_running_per_group < before.max_running_per_group
+        OR source.group_rate_limit IS NOT NULL
+           AND (source.group_rate_limit >= before.group_rate_limit AND source.rate_period <= before.rate_period) IS NOT TRUE;
+    -- Tasks that were admitted under the old limit of their group are admitted again under the new one.
+    readmit  CONSTANT boolean :=
+        tighter
+        OR source.group_rate_limit IS NOT NULL
+           AND (before.group_rate_limit, before.rate_period)
+               IS DISTINCT FROM (source.group_rate_limit, source.rate_period);
 BEGIN
-    IF options ?| '{max_running, rate_limit, rate_period}' THEN
-        PERFORM queue_internal.provide_limits(source);
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    IF slots OR buckets THEN
+        PERFORM queue_internal.wait_for_claims(
+            source.name, CASE WHEN slots THEN coalesce(source.max_running, 0) END, buckets);
     END IF;
-    IF options ?| '{max_running_per_group, delayed_head, fair_groups, group_rate_limit, rate_period}' THEN
+    IF tighter THEN
+        -- If claims stay open for longer, what they have admitted may still start (docs/groups.md).
+        PERFORM queue_internal.lock_claimed(source.name, NULL, false, true);
+    END IF;
+    IF slots THEN
+        PERFORM queue_internal.provide_slots(source);
+    END IF;
+    IF buckets THEN
+        PERFORM queue_internal.provide_buckets(source);
+    END IF;
+    IF readmit
+       OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
+          IS DISTINCT FROM
+          (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit) THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
@@ -114,11 +144,9 @@ BEGIN
                    OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         ), admitted AS MATERIALIZED (
-            -- They are admitted again under the new rate limit of their group. This does not wait for tasks that other
-            -- transactions have locked, because claims could not lock the rest meanwhile. Events withdraw their admission.
+            -- This does not wait for tasks that other transactions have locked. Events withdraw their admission.
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
-              AND source.group_rate_limit IS NOT NULL
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1 AND readmit
             ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
@@ -126,8 +154,8 @@ BEGIN
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
+    PERFORM queue_internal.announce_task(source.name, clock_timestamp());
 END
 $$;
 COMMENT ON FUNCTION queue_internal.policies_changed IS

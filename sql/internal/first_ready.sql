@@ -32,7 +32,7 @@ BEGIN
         END IF;
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
-                      AND NOT queue_internal.has_expired_holder(source, moment);
+                      AND NOT EXISTS (SELECT FROM queue_internal.expired_holders(source, moment));
         SELECT -e.id INTO first FROM queue_internal.events AS e
         WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at, e.id LIMIT 1;
         IF FOUND THEN

@@ -111,8 +111,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
--- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
-CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
+-- Of each slot only the newest version, because the older ones may be many that cannot be vacuumed yet. Reads only.
+CREATE FUNCTION queue_internal.expired_holders(source queue.queues, moment timestamptz) RETURNS TABLE (task_id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -121,15 +121,21 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-    RETURN EXISTS (
-        SELECT FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.task_id IS NOT NULL
-          AND (SELECT t.lease_until FROM queue.tasks AS t
-               WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
+    RETURN QUERY
+    SELECT h.task_id FROM (
+        SELECT newest.task_id, newest.token
+        FROM generate_series(1, source.max_running) AS i,
+             LATERAL (SELECT s.task_id, s.token FROM queue_internal.slots AS s
+                      WHERE s.queue = source.name AND s.slot = i ORDER BY s.version DESC LIMIT 1) AS newest
+        UNION ALL
+        SELECT s.task_id, s.token FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running) AS h
+    WHERE (SELECT t.lease_until FROM queue.tasks AS t
+           WHERE t.id = h.task_id AND t.token = h.token AND t.state = 'running') <= moment;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_expired_holder IS
-    'Returns whether a slot of a queue is occupied by a task whose lease has expired.';
+COMMENT ON FUNCTION queue_internal.expired_holders IS
+    'Returns the tasks that occupy the slots of a queue and whose leases have expired.';
 
 -- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
 -- some time after that, claims look for running tasks without a slot and give them slots beyond the limit, which
@@ -190,60 +196,116 @@ BEGIN
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
         -- Not all at once: the next claim ends the others.
         RETURN (queue_internal.expire(ARRAY(
-            SELECT s.task_id FROM queue_internal.slots AS s
-            WHERE s.queue = source.name AND s.task_id IS NOT NULL
-              AND (SELECT t.lease_until FROM queue.tasks AS t
-                   WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= clock_timestamp()
-            LIMIT 32))).expired > 0;
+            SELECT h.task_id FROM queue_internal.expired_holders(source, clock_timestamp()) AS h LIMIT 32))).expired > 0;
     END IF;
     RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_capacity IS 'Returns whether a task may start in a queue with limits.';
 
--- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
-CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
+-- Creates the slots for the option. The caller has locked those that are deleted, and slot 0, so that no claim creates slots
+-- with the same numbers meanwhile (count_open_claims).
+CREATE FUNCTION queue_internal.provide_slots(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF source.max_running IS NULL THEN
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
+        RETURN;
+    END IF;
+    -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
+    INSERT INTO queue_internal.slots (queue, slot, token)
+    SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
+    WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
+      AND (current_setting('transaction_isolation') <> 'read committed'
+           OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
+    INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+    SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.state = 'running'
+      AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
+    INSERT INTO queue_internal.slots (queue, slot)
+    SELECT source.name, i FROM generate_series(1, source.max_running) AS i
+    WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+    DELETE FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot > source.max_running
+      AND NOT EXISTS (SELECT FROM queue.tasks AS t
+                      WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.provide_slots IS 'Makes the slots of a queue match max_running.';
+
+-- Creates the rate buckets for the options. The caller has locked the old ones.
+CREATE FUNCTION queue_internal.provide_buckets(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
 BEGIN
-    IF source.max_running IS NULL THEN
-        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
-    ELSE
-        -- So that no claim creates slots with the same numbers meanwhile (count_open_claims).
-        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0 FOR UPDATE;
-        -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
-        INSERT INTO queue_internal.slots (queue, slot, token)
-        SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
-        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
-          AND (current_setting('transaction_isolation') <> 'read committed'
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
-        INSERT INTO queue_internal.slots (queue, slot, task_id, token)
-        SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.state = 'running'
-          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
-        INSERT INTO queue_internal.slots (queue, slot)
-        SELECT source.name, i FROM generate_series(1, source.max_running) AS i
-        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
-        -- Before the statement that deletes, whose snapshot has to show what claims that hold such a slot have done.
-        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
-        DELETE FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.slot > source.max_running
-          AND NOT EXISTS (SELECT FROM queue.tasks AS t
-                          WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
-    END IF;
-    -- A changed rate starts with the starts of the last period.
+    -- A changed rate starts with the starts of the last period. No version repeats: a claim that has read an old bucket
+    -- must not lock a new one instead.
     WITH old AS (
-        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.taken
+        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.version, s.taken
     ), recent AS (
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.rate_buckets (queue, bucket, capacity, taken)
-    SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, capacity, taken)
+    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0),
+           source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.provide_limits IS
-    'Makes the slots and rate buckets of a queue match its options.';
+COMMENT ON FUNCTION queue_internal.provide_buckets IS 'Makes the rate buckets of a queue match its rate limit.';
+
+-- Waits for claims that are open. Others must be able to claim meanwhile, however long one of them stays open: so it lets go of
+-- what it has locked, and tries again. "beyond" as in lock_claimed.
+CREATE FUNCTION queue_internal.wait_for_claims(queue text, beyond integer, buckets boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    begun   CONSTANT timestamptz := clock_timestamp();
+    -- Of the caller, in milliseconds; 0 is none.
+    longest CONSTANT integer := (SELECT s.setting FROM pg_settings AS s WHERE s.name = 'lock_timeout');
+BEGIN
+    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false) LOOP
+        IF longest > 0 AND clock_timestamp() > begun + longest * interval '1 millisecond' THEN
+            RAISE lock_not_available USING
+                MESSAGE = format('claims from queue %s are open', to_json(queue)),
+                HINT = 'The change waits for them. Try again, or with a longer lock_timeout.';
+        END IF;
+        PERFORM pg_sleep(least(0.5, extract(epoch FROM current_setting('deadlock_timeout')::interval)));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wait_for_claims IS
+    'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
+
+-- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
+-- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout. The exception handler releases the locks.
+CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before  CONSTANT text := current_setting('lock_timeout');
+    longest CONSTANT interval := current_setting('deadlock_timeout')::interval + interval '200 ms';
+BEGIN
+    IF before = '0' OR before::interval > longest THEN
+        PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
+    END IF;
+    PERFORM FROM queue_internal.slots AS s
+    WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0 AND beyond IS NOT NULL) ORDER BY s.slot FOR UPDATE;
+    IF buckets THEN
+        PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+    END IF;
+    IF groups THEN
+        -- Then no claim admits a task. A new statement sees all that were admitted.
+        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
+        PERFORM FROM queue.tasks AS t
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        ORDER BY t.id FOR NO KEY UPDATE;
+    END IF;
+    PERFORM set_config('lock_timeout', before, true);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_claimed IS
+    'Locks what claims use of a queue''s limits; false if that takes too long.';
