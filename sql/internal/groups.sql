@@ -90,6 +90,29 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
+CREATE FUNCTION queue_internal.waiting_before(source queue.queues, group_key text, id bigint) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+BEGIN
+    RETURN (SELECT count(*) FILTER (WHERE b.state = 'waiting') FROM (
+                SELECT t.id, t.state FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission >= is_blocked
+                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
+            WHERE b.id < waiting_before.id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.waiting_before IS
+    'Returns how many places of a group the waiting tasks before an id take.';
+
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
 -- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
 CREATE FUNCTION queue_internal.next_admission(
@@ -109,6 +132,8 @@ DECLARE
     is_blocked CONSTANT smallint := 2;
     blocking   CONSTANT boolean := source.delayed_head = 'block';
     first      record;
+    waiting    bigint := 0;
+    has_room   boolean;
 BEGIN
     IF admitted > source.max_running_per_group OR used > source.group_rate_limit AND ready > 0 THEN
         withdraw := latest;
@@ -117,13 +142,13 @@ BEGIN
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
     -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
-    SELECT w.id, w.state, w.weight INTO first FROM (
-        (SELECT t.id, t.state, t.weight FROM queue.tasks AS t
+    SELECT w.id, w.state, w.weight, w.run_at INTO first FROM (
+        (SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
-        (SELECT o.id, o.state, o.weight FROM (
+        (SELECT o.id, o.state, o.weight, o.run_at FROM (
              SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
              WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
@@ -132,19 +157,35 @@ BEGIN
     ORDER BY w.id LIMIT 1;
     IF first.id IS NULL THEN
         RETURN;
-    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
+    ELSIF first.state = 'waiting' THEN
+        -- It waits for its predecessors or for an event, and takes a place as a task that runs does. So there is no room
+        -- behind as many of them as may run.
+        SELECT b.id, b.state, b.weight, b.run_at, b.number - 1 AS waiting INTO first FROM (
+            SELECT t.id, t.state, t.weight, t.run_at, row_number() OVER (ORDER BY t.admission, t.id) AS number
+            FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+            ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
+        WHERE b.state = 'queued' ORDER BY b.number LIMIT 1;
+        waiting := coalesce(first.waiting, source.max_running_per_group);
+    END IF;
+    has_room := admitted + waiting < source.max_running_per_group;
+    -- A delayed task that others pass is only opened.
+    IF NOT blocking AND first.run_at > clock_timestamp()
+       OR has_room
           -- Fair: one task of each group is in the order, and the next joins at its end.
           AND NOT (source.fair_groups AND ready > 0)
           AND (used + least(first.weight, source.group_rate_limit) > source.group_rate_limit) IS NOT TRUE THEN
         admit := first.id;
     ELSIF latest > first.id THEN
         withdraw := latest;
-    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group AND source.group_rate_limit IS NOT NULL THEN
+    ELSIF waiting > 0
+          AND admitted + queue_internal.waiting_before(source, group_key, latest) > source.max_running_per_group THEN
+        withdraw := latest;
+    ELSIF has_room AND source.group_rate_limit IS NOT NULL THEN
         not_before := queue_internal.group_free_at(
             source, group_key, used + least(first.weight, source.group_rate_limit) - source.group_rate_limit);
     END IF;
-    -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
-    -- delayed one does.
+    -- Otherwise the limit is reached.
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_admission IS

@@ -162,3 +162,32 @@ SELECT queue_internal.process_events(jsonb_populate_record(q, '{"max_running_per
 FROM queue.queues AS q WHERE q.name = 'stale';
 SELECT count(*) AS admitted FROM queue.tasks WHERE queue = 'stale' AND admission = 1;
 ROLLBACK;
+
+-- A smaller limit holds from the next claim on, also for tasks that were admitted under the larger one.
+BEGIN;
+SELECT queue.create('smaller', '{"max_running_per_group": 2}');
+SELECT count(queue.push('smaller', group_key => 'g' || n / 2, priority => n % 2)) FROM generate_series(0, 79) AS n;
+SELECT queue_internal.process_events(q, 1000, 0) > 0 AS processed FROM queue.queues AS q WHERE q.name = 'smaller';
+SELECT count(*) AS admitted FROM queue.tasks WHERE queue = 'smaller' AND admission = 1;
+SELECT count(DISTINCT group_key) AS groups FROM queue.claim('1 minute', 'smaller', 40);
+SELECT queue.configure('smaller', '{"max_running_per_group": 1}');
+SELECT max(running) FROM (
+    SELECT (SELECT count(*) FROM queue.claim('1 minute', 'smaller')), 0 AS running
+    UNION ALL
+    SELECT 0, count(*) FROM queue.tasks WHERE queue = 'smaller' AND state = 'running' GROUP BY group_key) AS g;
+ROLLBACK;
+
+-- With a limit above 1, a task that waits takes one place, and the others go on behind it.
+BEGIN;
+SELECT queue.create('places', '{"max_running_per_group": 2}');
+SELECT queue.push('places') AS predecessor \gset
+SELECT queue.push('places', '1', group_key => 'g', after => ARRAY[:predecessor]::bigint[]);
+SELECT count(queue.push('places', to_jsonb(n), group_key => 'g')) FROM generate_series(2, 4) AS n;
+-- The predecessor, and one task of the group.
+SELECT payload, group_key FROM queue.claim('1 minute', 'places', 5);
+SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'places' AND payload = '2';
+SELECT payload, group_key FROM queue.claim('1 minute', 'places', 5);
+-- The first one is ready now, and takes its place.
+SELECT queue.complete(id, token) FROM queue.tasks WHERE id = :predecessor;
+SELECT payload, group_key FROM queue.claim('1 minute', 'places', 5);
+ROLLBACK;

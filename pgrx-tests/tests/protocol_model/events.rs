@@ -210,17 +210,24 @@ impl Protocol {
 
     /// Which task of the group to admit next, or whose admission to withdraw. next_admission
     pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Admission)> {
-        let first =
-            tasks(view).find(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
+        let blocked =
+            || tasks(view).filter(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
+        // One that still waits for its predecessors takes the place of one that runs.
+        let room = |before: Id| {
+            let waiting = blocked().filter(|(id, row)| *id < before && row.state == State::Waiting).count();
+            self.scenario.group_limit.checked_sub(admitted + waiting)
+        };
         let ready =
             |(_, row): &(Id, Task)| row.admission == Admission::Admitted && row.state == State::Queued;
         let latest = tasks(view).filter(ready).map(|row| row.0).last();
-        let (id, row) = first?;
-        // One that still waits for its predecessors holds up those behind it.
-        if row.state == State::Queued && admitted < self.scenario.group_limit {
-            return Some((id, Admission::Admitted));
+        let first = blocked().find(|(_, row)| row.state == State::Queued).map(|row| row.0);
+        if let Some(first) = first
+            && room(first).is_some_and(|room| room > 0)
+        {
+            return Some((first, Admission::Admitted));
         }
-        let younger = latest.filter(|latest| *latest > id && self.has(Rule::OlderTaskWithdrawsYounger));
+        let withdrawn = |latest: &Id| first.is_some_and(|first| *latest > first) || room(*latest).is_none();
+        let younger = latest.filter(|latest| withdrawn(latest) && self.has(Rule::OlderTaskWithdrawsYounger));
         younger.map(|latest| (latest, Admission::Blocked))
     }
 }

@@ -8,7 +8,7 @@
 
 use super::memory::Broken;
 use super::protocol::Protocol;
-use super::rows::{Admission, Event, Key, Row, State, Task, dependencies, task, tasks};
+use super::rows::{Admission, Event, Key, Row, State, dependencies, task, tasks};
 use super::suspension::{is_emitted, is_suspended};
 use super::world::World;
 use stateright::Property;
@@ -87,11 +87,11 @@ impl Protocol {
     fn groups_are_admitted(&self, world: &World) -> bool {
         let grouped = || tasks(&world.committed).filter(|(id, _)| self.scenario.grouped(*id));
         let admitted = grouped().filter(|(_, row)| row.admission == Admission::Admitted).count();
-        let blocked =
-            |(_, row): (u8, Task)| row.admission == Admission::Blocked && row.state == State::Queued;
-        let first = grouped().find(|(_, row)| row.admission == Admission::Blocked);
-        admitted >= self.scenario.group_limit
-            || !first.is_some_and(blocked)
+        let blocked = || grouped().filter(|(_, row)| row.admission == Admission::Blocked);
+        // A waiting task takes a place.
+        let waiting = blocked().take_while(|(_, row)| row.state == State::Waiting).count();
+        admitted + waiting >= self.scenario.group_limit
+            || waiting == blocked().count()
             || self.comes(world, Event::Group)
     }
 

@@ -464,6 +464,16 @@ pub const GROUP_OF_TWO: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
+/// The same, and the first task of the group waits for another.
+pub const WAITING_IN_GROUP: Scenario = Scenario {
+    name: "a task waits in a group at limit 2",
+    tasks: &[Queued, Waiting(&[0]), Blocked, Blocked],
+    group: &[1, 2, 3],
+    clients: &[&[CLAIM, COMPLETE, CLAIM, COMPLETE], &[CLAIM]],
+    faults: Faults { losses: 1, ..NONE },
+    ..GROUP_OF_TWO
+};
+
 /// A retry into a group beside claims and rollbacks.
 pub const GROUP_ROLLBACKS: Scenario = Scenario {
     name: "retry into a group, rollbacks",
@@ -600,6 +610,7 @@ pub const STANDARD: &[Scenario] = &[
     CROSSED,
     GROWING_CHAIN,
     GROUP_OF_TWO,
+    WAITING_IN_GROUP,
     GROUP_ROLLBACKS,
     TWO_LEVELS,
     CRASHES,
