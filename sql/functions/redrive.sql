@@ -10,8 +10,10 @@ BEGIN
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;
+    -- Those whose key is taken do not keep it from those behind them.
     RETURN queue_internal.requeue_dead_letters(ARRAY(
-        SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = redrive.queue
+        SELECT d.id FROM queue.dead_letters AS d
+        WHERE d.queue = redrive.queue AND (d.key IS NULL OR queue_internal.is_key_free(d.queue, d.key))
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END
 $$;

@@ -89,6 +89,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
+-- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up.
+CREATE FUNCTION queue_internal.is_key_free(queue text, key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN (SELECT k.key FROM queue_internal.keys AS k
+            WHERE k.queue = is_key_free.queue AND k.key = is_key_free.key
+              AND (k.expires_at > clock_timestamp()
+                   OR k.expires_at IS NULL
+                      AND (SELECT t.id FROM queue.tasks AS t
+                           WHERE t.id = k.task_id AND t.queue = k.queue
+                             AND (t.token = 0 AND t.state = 'queued' AND t.start_by <= clock_timestamp()) IS NOT TRUE)
+                          IS NOT NULL)) IS NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_key_free IS 'Returns whether a push could take a key.';
+
 -- Returns false if it would have to wait and "wait" is false. Returns true also if no task has the key.
 CREATE FUNCTION queue_internal.lock_key(queue text, key text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -221,18 +237,26 @@ COMMENT ON FUNCTION queue_internal.resolve_duplicate IS
     'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     -- In a variable, because a volatile function is no condition for an index.
-    moment CONSTANT timestamptz := clock_timestamp();
-    retired bigint;
+    moment  CONSTANT timestamptz := clock_timestamp();
+    expired record;
+    retired integer := 0;
 BEGIN
-    WITH expired AS MATERIALIZED (
+    FOR expired IN
         SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= moment
         ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;
-    GET DIAGNOSTICS retired = ROW_COUNT;
+    LOOP
+        DELETE FROM queue_internal.keys AS k WHERE k.queue = expired.queue AND k.key = expired.key;
+        retired := retired + 1;
+    END LOOP;
     RETURN retired >= max_keys;
 END
 $$;

@@ -76,3 +76,15 @@ SELECT (queue.get(:after)).state AS after, (queue.get(:failed)).state AS failed;
 SELECT queue.run_again(:after) AS after_2, queue.run_again(:failed) AS failed_2 \gset
 SELECT payload, state, priority FROM queue.tasks WHERE id IN (:after_2, :failed_2) ORDER BY id;
 SELECT count(*) AS dependencies FROM queue_internal.dependencies WHERE task_id IN (:after_2, :failed_2);
+
+-- Dead letters whose key is taken do not keep redrive from those behind them.
+BEGIN;
+SELECT queue.create('taken', '{"max_attempts": 1}');
+SELECT queue.push('taken', key => 'k') > 0 AS pushed, queue.push('taken', '{"n": 2}') > 0 AS pushed, queue.push('taken', '{"n": 3}') > 0 AS pushed;
+SELECT count(queue.fail(id, token, 'no')) FROM queue.claim('1 minute', 'taken', 3);
+SELECT queue.push('taken', key => 'k') > 0 AS pushed;
+SELECT queue.redrive('taken', 1);
+SELECT payload FROM queue.tasks WHERE queue = 'taken' AND key IS NULL;
+SELECT queue.redrive('taken', 2);
+SELECT queue.redrive('taken', 1);
+ROLLBACK;
