@@ -28,9 +28,17 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
 COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
 
+-- retire_outcomes: the oldest first.
+CREATE INDEX outcomes_ended_at ON queue_internal.outcomes (ended_at);
+COMMENT ON INDEX queue_internal.outcomes_ended_at IS 'Outcomes, the oldest first.';
+
 -- emit: the tasks that wait for an event. sweep_emitted: whether any does.
 CREATE INDEX awaits_event ON queue_internal.awaits (queue, event, task_id) WHERE event IS NOT NULL;
 COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
+
+-- wake_rest: the emitted events of which not all waiting tasks were woken.
+CREATE INDEX emitted_rest ON queue_internal.emitted (queue, event) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.emitted_rest IS 'Emitted events of which not all waiting tasks were woken.';
 
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;

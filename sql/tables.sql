@@ -383,13 +383,15 @@ CREATE TABLE queue_internal.awaits (
 );
 
 -- The events of a queue that were emitted. An event that was only awaited so far has a row without emitted_at: a task that
--- begins to wait and an emission lock the same row, so that one of them sees the other.
+-- begins to wait and an emission lock the same row, so that one of them sees the other. If more tasks wait than an emission
+-- wakes, wake_rest() continues after the task "rest_after".
 CREATE TABLE queue_internal.emitted (
     queue      text COLLATE "C" NOT NULL,
     event      text COLLATE "C" NOT NULL,
     payload    jsonb,
     emitted_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    rest_after bigint,
     CONSTRAINT emitted_pkey PRIMARY KEY (queue, event)
 );
 

@@ -30,6 +30,7 @@ mod notify;
 mod operators;
 mod order;
 mod packages;
+mod plans;
 mod policies;
 mod portable;
 mod program;

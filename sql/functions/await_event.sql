@@ -2,8 +2,8 @@
 --
 --   Promise:  an event that was emitted before, during or after the call is never missed, and what was returned once for
 --             a task and an event is returned to all later attempts
---   Waits:    as queue.release, and for a transaction that is emitting the event. Emissions of the event wait for the
---             transaction of this call
+--   Waits:    as queue.release, and for a transaction that is emitting the event, or in which a task waits for it before
+--             any other ever did. Emissions of the event wait for the transaction of this call
 --   Touches:  queue.tasks (updates), queue_internal.emitted (locks, inserts), queue_internal.awaits, queue_internal.steps
 
 CREATE FUNCTION queue.await_event(id bigint, token bigint, event text, timeout interval DEFAULT NULL)

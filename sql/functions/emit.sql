@@ -5,15 +5,7 @@
 --   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
 
 CREATE FUNCTION queue.emit(queue text, event text, payload jsonb DEFAULT '{}') RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_sort = off
-SET jit = off
-AS $$
-DECLARE
-    -- The sweep finds the others.
-    most CONSTANT integer := 10000;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'producer');
     PERFORM queue_internal.check_step('event', event);
@@ -30,12 +22,7 @@ BEGIN
         RETURN false;
     END IF;
     -- A new snapshot: it shows the tasks whose transactions the statement above has waited for.
-    INSERT INTO queue_internal.events (queue, task_id)
-    SELECT o.queue, o.task_id
-    FROM (SELECT a.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.task_id AND t.token = a.token) AS queue
-          FROM queue_internal.awaits AS a WHERE a.queue = emit.queue AND a.event = emit.event
-          ORDER BY a.task_id LIMIT most) AS o
-    WHERE o.queue IS NOT NULL;
+    PERFORM queue_internal.wake_waiting(queue, event, 0, 10000);
     RETURN true;
 END
 $$;

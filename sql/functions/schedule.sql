@@ -84,7 +84,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
+  timeout, ttl, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid

@@ -25,6 +25,9 @@ DECLARE
     moment  CONSTANT timestamptz := clock_timestamp();
     entries CONSTANT bigint := queue_internal.entries_passed();
     source  record;
+    claimed queue.claimed_task;
+    first   timestamptz;
+    tasks   integer := 0;
 BEGIN
     -- Sessions with a scan start (scan_start.sql), and editions with several buckets.
     IF current_setting('queue_scan_start.any', true) = 'true'
@@ -43,29 +46,36 @@ BEGIN
       AND queue_internal.has_right('worker', claim_plain.queue);
     IF source.base IS NULL THEN
         RETURN;
-    ELSIF queue_internal.entries_passed() > entries + 1000 THEN
-        -- Many dead entries before the first task. For some time claim_from claims: it also skips those of events.
-        PERFORM queue_internal.set_scan_start(queue, (
-            0, source.level, source.head, clock_timestamp() + 20 * (clock_timestamp() - moment)));
     END IF;
-    RETURN QUERY
-    WITH due AS MATERIALIZED (
-        SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
-               -- Larger ones are not covered by the mark, or there are no more: see claim_from.
-               AND t.token < least(source.base + 999999, 9007199254740991) AS plain
-        FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
-          AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
-          AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-        ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
-    )
-    UPDATE queue.tasks AS t
-    SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, source.base),
-        lease_until = source.lease_until, worker = claim_plain.worker, claimed_at = moment, updated_at = moment
-    FROM due AS d
-    WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
-    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
-              t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
+    FOR claimed IN
+        WITH due AS MATERIALIZED (
+            SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
+                   -- Larger ones are not covered by the mark, or there are no more: see claim_from.
+                   AND t.token < least(source.base + 999999, 9007199254740991) AS plain
+            FROM queue.tasks AS t
+            WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
+              AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
+              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+            ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+        )
+        UPDATE queue.tasks AS t
+        SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, source.base),
+            lease_until = source.lease_until, worker = claim_plain.worker, claimed_at = moment, updated_at = moment
+        FROM due AS d
+        WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
+        RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
+                  t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
+    LOOP
+        first := least(first, claimed.run_at);
+        tasks := tasks + 1;
+        RETURN NEXT claimed;
+    END LOOP;
+    -- Many dead entries, or running tasks, before the first one that it claimed. For some time claim_from claims: it also
+    -- skips the dead entries of events. Each task that it claimed has an entry in two indexes.
+    IF queue_internal.entries_passed() > entries + 1000 + 2 * tasks THEN
+        PERFORM queue_internal.set_scan_start(queue, (
+            0, source.level, coalesce(first, source.head), clock_timestamp() + 20 * (clock_timestamp() - moment)));
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_plain IS

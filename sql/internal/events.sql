@@ -30,14 +30,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
 
--- queue_internal.process_events(queue, max_events, after, until)
+-- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
 --   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It processes
 --   at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
+--   Of the events that other transactions seem to have locked it tries a few, or all with "all_locked" (next_event.sql).
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
-    source queue.queues, max_events integer, after bigint, until timestamptz DEFAULT NULL)
+    source queue.queues, max_events integer, after bigint, all_locked boolean DEFAULT false, until timestamptz DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -47,9 +48,9 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.process_each(source, max_events, after, false, stop);
+    RETURN queue_internal.process_each(source, max_events, after, all_locked, false, stop);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.process_each(source, max_events, after, true, stop);
+    RETURN queue_internal.process_each(source, max_events, after, all_locked, true, stop);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_events IS
@@ -57,23 +58,40 @@ COMMENT ON FUNCTION queue_internal.process_events IS
 
 -- With "apart", each event is processed in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
-    source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
+    source queue.queues, max_events integer, after bigint, all_locked boolean, apart boolean, until timestamptz)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment   CONSTANT timestamptz := clock_timestamp();
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
+    -- Of those that other transactions seem to have locked.
+    spot_due timestamptz := '-infinity';
+    spot     bigint := after;
+    locked   integer := 0;
+    tried    record;
     checked  integer := 0;
 BEGIN
     WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
-        SELECT e.* INTO event FROM queue_internal.events AS e
-        WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
-        ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-        EXIT WHEN NOT FOUND;
-        last_due := event.due_at;
-        last := event.id;
+        event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
+        IF event.id IS NOT NULL THEN
+            last_due := event.due_at;
+            last := event.id;
+        ELSE
+            EXIT WHEN all_locked OR locked = 4;
+            SELECT t.* INTO tried FROM queue_internal.try_locked_event(source.name, spot_due, spot, moment) AS t;
+            EXIT WHEN tried.id IS NULL;
+            spot_due := tried.due_at;
+            spot := tried.id;
+            event := tried.event;
+            IF event.id IS NULL THEN
+                locked := locked + 1;
+                spot_due := '-infinity';
+                spot := queue_internal.random_between(spot, queue_internal.newest_event());
+                CONTINUE;
+            END IF;
+        END IF;
         checked := checked + 1;
         IF apart THEN
             BEGIN
@@ -90,40 +108,58 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
--- Treats up to a hundred events about the same task or group as one. Later ones are not included.
+-- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
+-- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     ids  bigint[];
+    last bigint;
     done boolean;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
-                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
                        -- Not one that is for a later time (rates.sql).
                        AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.queue, e.group_key, e.id LIMIT 100);
         -- One of them may be there because an option has changed since "source" was read.
         SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = event.queue;
         done := source.name IS NULL OR queue_internal.admit_next(source, event.group_key, until);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
-    ELSIF ids = ARRAY[event.id] THEN
-        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+        RETURN;
+    END IF;
+    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+    DELETE FROM queue_internal.events AS e
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ids := array_remove(ids, event.id);
+    last := ids[cardinality(ids)];
+    IF last IS NULL THEN
+        RETURN;
+    END IF;
+    -- The range, because such a plan does not look an array up in the index either.
+    IF event.task_id IS NOT NULL THEN
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
+                     FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
-    ELSIF event.task_id IS NOT NULL THEN
-        DELETE FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id = ANY (ids || event.id);
+        WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     ELSE
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.queue = event.queue AND e.group_key = event.group_key
+                       AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
+                     FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.group_key = event.group_key AND e.id = ANY (ids || event.id);
+        WHERE e.queue = event.queue AND e.group_key = event.group_key
+          AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     END IF;
 END
 $$;
@@ -161,7 +197,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    checked bigint := queue_internal.notify_rests();
+    checked bigint := queue_internal.notify_rests() + queue_internal.wake_rest();
     before  bigint := -1;
     until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
@@ -194,7 +230,7 @@ BEGIN
                 PERFORM queue_internal.set_scan_start(source.name, start);
             END IF;
             CONTINUE WHEN first.id IS NULL;
-            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, until);
+            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, true, until);
             IF checked >= max_events OR clock_timestamp() > until THEN
                 RETURN checked;
             END IF;

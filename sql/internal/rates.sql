@@ -244,7 +244,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
 -- Adds an event that causes a group to be checked at a time in the future, unless there is one after "since" that is due
--- then or before. Processing that one adds the next.
+-- then or before. Processing that one adds the next. Does not look at more than a hundred events, because a group to which
+-- many tasks were pushed has an event for each: one too many does no harm.
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void
@@ -257,10 +258,11 @@ SET jit = off
 AS $$
 BEGIN
     -- The ORDER BY as in has_event.
-    IF (SELECT e.id FROM queue_internal.events AS e
-        WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-          AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment
-        ORDER BY e.id LIMIT 1) IS NULL THEN
+    IF (SELECT e.id
+        FROM (SELECT l.id, l.tries, l.due_at FROM queue_internal.events AS l
+              WHERE l.queue = source.name AND l.group_key = recheck_group_at.group_key
+              ORDER BY l.id DESC LIMIT 100) AS e
+        WHERE e.tries = 0 AND e.due_at > since AND e.due_at <= moment LIMIT 1) IS NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);
@@ -270,19 +272,28 @@ $$;
 COMMENT ON FUNCTION queue_internal.recheck_group_at IS 'Leaves an event for a group that is due at a time.';
 
 CREATE FUNCTION queue_internal.retire_group_starts(max_starts integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     -- In a variable, because a volatile function is no condition for an index.
-    moment CONSTANT timestamptz := clock_timestamp();
-    retired bigint;
+    moment  CONSTANT timestamptz := clock_timestamp();
+    expired record;
+    retired integer := 0;
 BEGIN
-    WITH expired AS MATERIALIZED (
+    FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
         WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue_internal.group_starts AS s USING expired AS e
-    WHERE s.queue = e.queue AND s.group_key = e.group_key AND s.started_at = e.started_at AND s.task_id = e.task_id;
-    GET DIAGNOSTICS retired = ROW_COUNT;
+    LOOP
+        DELETE FROM queue_internal.group_starts AS s
+        WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+          AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        retired := retired + 1;
+    END LOOP;
     RETURN retired >= max_starts;
 END
 $$;

@@ -11,7 +11,7 @@
 --
 --   An event is emitted for a queue. A task that begins to wait holds a SHARE lock on the event's row until it commits,
 --   and an emission updates that row. So either comes first, and the later one sees it. An emission at REPEATABLE READ or
---   SERIALIZABLE may still not see who waits; then the sweep finds them. Other tasks are waited for as predecessors are
+--   SERIALIZABLE may still not see who waits; then wake_rest looks again. Other tasks are waited for as predecessors are
 --   (dependencies.sql).
 --
 --   What a task got is stored like a step, so that later attempts get the same.
@@ -226,7 +226,8 @@ BEGIN
                t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
-            SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true
+            -- OFFSET prevents a join that reads all tasks.
+            SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id OFFSET 0) AS t ON true
         WHERE a.task_id > coalesce(after, -9223372036854775808)
         ORDER BY a.task_id LIMIT max_rows
     LOOP
@@ -324,6 +325,75 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_recorded IS 'Returns whether a task is live, a dead letter or in the history.';
+
+-- Leaves an event for each of the next tasks that wait for an emitted event, and records where to continue. The snapshot of
+-- a whole transaction may not show all of them: then wake_rest looks again.
+CREATE FUNCTION queue_internal.wake_waiting(queue text, event text, after bigint, most integer) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    ids  CONSTANT bigint[] := ARRAY(
+        SELECT a.task_id FROM queue_internal.awaits AS a
+        WHERE a.queue = wake_waiting.queue AND a.event = wake_waiting.event AND a.task_id > after
+        ORDER BY a.task_id LIMIT most);
+    rest CONSTANT bigint :=
+        CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN ids[most] ELSE after END;
+BEGIN
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT o.queue, o.id
+    FROM (SELECT u.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = u.id AND t.token = (
+                            SELECT a.token FROM queue_internal.awaits AS a WHERE a.task_id = u.id)) AS queue
+          FROM unnest(ids) AS u (id)) AS o
+    WHERE o.queue IS NOT NULL;
+    UPDATE queue_internal.emitted AS e SET rest_after = rest
+    WHERE e.queue = wake_waiting.queue AND e.event = wake_waiting.event AND e.rest_after IS DISTINCT FROM rest;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wake_waiting IS 'Wakes the next tasks that wait for an emitted event.';
+
+CREATE FUNCTION queue_internal.wake_rest() RETURNS integer
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    rest queue_internal.emitted;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    -- Any of the first, because one may fail each time, by a trigger that a user added.
+    SELECT e.queue, e.event INTO rest.queue, rest.event FROM (
+        SELECT r.queue, r.event FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL
+        ORDER BY r.queue, r.event LIMIT 100) AS e
+    OFFSET floor(random() * (SELECT count(*) FROM (
+        SELECT FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL LIMIT 100) AS c)) LIMIT 1;
+    SELECT e.* INTO rest FROM queue_internal.emitted AS e
+    WHERE e.queue = rest.queue AND e.event = rest.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    BEGIN
+        PERFORM queue_internal.wake_waiting(rest.queue, rest.event, rest.rest_after, 1000);
+    EXCEPTION WHEN OTHERS THEN
+        IF queue_internal.may_log('emitted', rest.queue) THEN
+            RAISE WARNING 'tasks that wait for an event of queue % cannot be woken: %', to_json(rest.queue), SQLERRM;
+        END IF;
+        RETURN 0;
+    END;
+    RETURN 1;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wake_rest IS
+    'Wakes more of the tasks that wait for an emitted event; returns 1, or 0 if there are none.';
 
 -- Deletes events past "queue.event_retention", and rows of events that were awaited and never emitted; but none that a task
 -- waits for. Returns the last event that it checked, or null at the end.

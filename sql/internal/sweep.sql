@@ -43,14 +43,7 @@ BEGIN
             pos.dependencies_pending :=
                 pos.predecessor_id IS NOT NULL AND (pos.is_first_turn OR pos.dependencies_pending);
             IF pos.predecessor_id IS NULL THEN
-                DELETE FROM queue_internal.outcomes AS o
-                WHERE o.task_id = ANY (ARRAY(
-                    SELECT e.task_id FROM queue_internal.outcomes AS e
-                    WHERE e.ended_at < clock_timestamp() - interval '1 day'
-                      -- The group of a dump is older, and may only be read now.
-                      AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                                      WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
-                    LIMIT 1000 FOR UPDATE SKIP LOCKED));
+                PERFORM queue_internal.retire_outcomes(1000);
             END IF;
         END IF;
         IF again OR pos.is_first_turn OR pos.awaits_pending THEN
@@ -116,6 +109,33 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep IS
     'Leaves events for changes without one, for a part of the tables; returns where to continue.';
+
+CREATE FUNCTION queue_internal.retire_outcomes(max_outcomes integer) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    horizon CONSTANT timestamptz := clock_timestamp() - interval '1 day';
+    ended   bigint;
+BEGIN
+    FOR ended IN
+        SELECT o.task_id FROM queue_internal.outcomes AS o
+        WHERE o.ended_at < horizon
+          -- A dump is older, and its dependencies may only be read now. Not EXISTS, as in has_event.
+          AND (SELECT d.task_id FROM queue_internal.dependencies AS d
+               WHERE d.predecessor_id = o.task_id AND d.outcome IS NULL
+               ORDER BY d.predecessor_id, d.task_id LIMIT 1) IS NULL
+        ORDER BY o.ended_at LIMIT max_outcomes FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM queue_internal.outcomes AS o WHERE o.task_id = ended;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_outcomes IS 'Deletes outcomes of which all dependents were notified a day ago.';
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
@@ -236,17 +256,19 @@ DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz :=
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    late    record;
     step    record;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
-        WITH late AS MATERIALIZED (
-            SELECT l.due_at, l.id FROM queue_internal.events AS l
-            WHERE l.queue = source.name AND l.due_at > longest
-            ORDER BY l.due_at, l.id LIMIT max_rows FOR UPDATE SKIP LOCKED
-        )
-        UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
-        WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        FOR late IN
+            SELECT e.due_at, e.id FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.due_at > longest
+            ORDER BY e.due_at, e.id LIMIT max_rows FOR UPDATE SKIP LOCKED
+        LOOP
+            UPDATE queue_internal.events AS e SET due_at = '-infinity'
+            WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        END LOOP;
         IF FOUND THEN
             PERFORM queue_internal.announce_task(source.name, clock_timestamp());
         END IF;
@@ -326,23 +348,40 @@ CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
 COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
+CREATE FUNCTION queue_internal.random_between(smallest bigint, largest bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN smallest + trunc(random()::numeric * (largest::numeric - smallest));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.random_between IS 'Returns a random number between two; null if one of them is.';
+
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
 -- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns
 -- whether it may have left an event. The session remembers its position in the groups. The part of the dependencies
 -- starts at a random id, because a client can read the setting and the ids are also those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     pos  queue_internal.session_sweep;
-    start  CONSTANT bigint := (
-        SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
-        FROM queue_internal.dependencies AS d);
-    awaits CONSTANT bigint := (
-        SELECT min(a.task_id) + trunc(random()::numeric * (max(a.task_id)::numeric - min(a.task_id)))
-        FROM queue_internal.awaits AS a);
+    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
+    start  CONSTANT bigint := queue_internal.random_between(
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
+    awaits CONSTANT bigint := queue_internal.random_between(
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN

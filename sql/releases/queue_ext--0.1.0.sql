@@ -395,13 +395,15 @@ CREATE TABLE queue_internal.awaits (
 );
 
 -- The events of a queue that were emitted. An event that was only awaited so far has a row without emitted_at: a task that
--- begins to wait and an emission lock the same row, so that one of them sees the other.
+-- begins to wait and an emission lock the same row, so that one of them sees the other. If more tasks wait than an emission
+-- wakes, wake_rest() continues after the task "rest_after".
 CREATE TABLE queue_internal.emitted (
     queue      text COLLATE "C" NOT NULL,
     event      text COLLATE "C" NOT NULL,
     payload    jsonb,
     emitted_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    rest_after bigint,
     CONSTRAINT emitted_pkey PRIMARY KEY (queue, event)
 );
 
@@ -503,9 +505,17 @@ COMMENT ON INDEX queue_internal.dependencies_task IS 'The predecessors of a task
 CREATE INDEX outcomes_rest ON queue_internal.outcomes (rest_queue, task_id) WHERE rest_after IS NOT NULL;
 COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents that have not been notified.';
 
+-- retire_outcomes: the oldest first.
+CREATE INDEX outcomes_ended_at ON queue_internal.outcomes (ended_at);
+COMMENT ON INDEX queue_internal.outcomes_ended_at IS 'Outcomes, the oldest first.';
+
 -- emit: the tasks that wait for an event. sweep_emitted: whether any does.
 CREATE INDEX awaits_event ON queue_internal.awaits (queue, event, task_id) WHERE event IS NOT NULL;
 COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
+
+-- wake_rest: the emitted events of which not all waiting tasks were woken.
+CREATE INDEX emitted_rest ON queue_internal.emitted (queue, event) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.emitted_rest IS 'Emitted events of which not all waiting tasks were woken.';
 
 -- retire_keys: the keys whose time has passed.
 CREATE INDEX keys_expiry ON queue_internal.keys (expires_at) WHERE expires_at IS NOT NULL;
@@ -1606,6 +1616,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
 
+-- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up.
+CREATE FUNCTION queue_internal.is_key_free(queue text, key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN (SELECT k.key FROM queue_internal.keys AS k
+            WHERE k.queue = is_key_free.queue AND k.key = is_key_free.key
+              AND (k.expires_at > clock_timestamp()
+                   OR k.expires_at IS NULL
+                      AND (SELECT t.id FROM queue.tasks AS t
+                           WHERE t.id = k.task_id AND t.queue = k.queue
+                             AND (t.token = 0 AND t.state = 'queued' AND t.start_by <= clock_timestamp()) IS NOT TRUE)
+                          IS NOT NULL)) IS NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.is_key_free IS 'Returns whether a push could take a key.';
+
 -- Returns false if it would have to wait and "wait" is false. Returns true also if no task has the key.
 CREATE FUNCTION queue_internal.lock_key(queue text, key text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -1738,18 +1764,26 @@ COMMENT ON FUNCTION queue_internal.resolve_duplicate IS
     'Applies on_duplicate to the task that has the key; returns that task''s id, or the running task to wait for.';
 
 CREATE FUNCTION queue_internal.retire_keys(max_keys integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     -- In a variable, because a volatile function is no condition for an index.
-    moment CONSTANT timestamptz := clock_timestamp();
-    retired bigint;
+    moment  CONSTANT timestamptz := clock_timestamp();
+    expired record;
+    retired integer := 0;
 BEGIN
-    WITH expired AS MATERIALIZED (
+    FOR expired IN
         SELECT k.queue, k.key FROM queue_internal.keys AS k WHERE k.expires_at <= moment
         ORDER BY k.expires_at LIMIT max_keys FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue_internal.keys AS k USING expired AS e WHERE k.queue = e.queue AND k.key = e.key;
-    GET DIAGNOSTICS retired = ROW_COUNT;
+    LOOP
+        DELETE FROM queue_internal.keys AS k WHERE k.queue = expired.queue AND k.key = expired.key;
+        retired := retired + 1;
+    END LOOP;
     RETURN retired >= max_keys;
 END
 $$;
@@ -1847,6 +1881,29 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
+CREATE FUNCTION queue_internal.waiting_before(source queue.queues, group_key text, id bigint) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+BEGIN
+    RETURN (SELECT count(*) FILTER (WHERE b.state = 'waiting') FROM (
+                SELECT t.id, t.state FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission >= is_blocked
+                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
+            WHERE b.id < waiting_before.id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.waiting_before IS
+    'Returns how many places of a group the waiting tasks before an id take.';
+
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
 -- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
 CREATE FUNCTION queue_internal.next_admission(
@@ -1866,6 +1923,8 @@ DECLARE
     is_blocked CONSTANT smallint := 2;
     blocking   CONSTANT boolean := source.delayed_head = 'block';
     first      record;
+    waiting    bigint := 0;
+    has_room   boolean;
 BEGIN
     IF admitted > source.max_running_per_group OR used > source.group_rate_limit AND ready > 0 THEN
         withdraw := latest;
@@ -1874,13 +1933,13 @@ BEGIN
     -- Checks the first thousand of the open tasks, which are not due yet. A claim meets the others when they become
     -- due (block_due_tasks). Both are read in the order of tasks_group, because the index on ids has the tasks of all
     -- queues.
-    SELECT w.id, w.state, w.weight INTO first FROM (
-        (SELECT t.id, t.state, t.weight FROM queue.tasks AS t
+    SELECT w.id, w.state, w.weight, w.run_at INTO first FROM (
+        (SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
          WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
-        (SELECT o.id, o.state, o.weight FROM (
+        (SELECT o.id, o.state, o.weight, o.run_at FROM (
              SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
              WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
@@ -1889,19 +1948,35 @@ BEGIN
     ORDER BY w.id LIMIT 1;
     IF first.id IS NULL THEN
         RETURN;
-    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group
+    ELSIF first.state = 'waiting' THEN
+        -- It waits for its predecessors or for an event, and takes a place as a task that runs does. So there is no room
+        -- behind as many of them as may run.
+        SELECT b.id, b.state, b.weight, b.run_at, b.number - 1 AS waiting INTO first FROM (
+            SELECT t.id, t.state, t.weight, t.run_at, row_number() OVER (ORDER BY t.admission, t.id) AS number
+            FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+            ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
+        WHERE b.state = 'queued' ORDER BY b.number LIMIT 1;
+        waiting := coalesce(first.waiting, source.max_running_per_group);
+    END IF;
+    has_room := admitted + waiting < source.max_running_per_group;
+    -- A delayed task that others pass is only opened.
+    IF NOT blocking AND first.run_at > clock_timestamp()
+       OR has_room
           -- Fair: one task of each group is in the order, and the next joins at its end.
           AND NOT (source.fair_groups AND ready > 0)
           AND (used + least(first.weight, source.group_rate_limit) > source.group_rate_limit) IS NOT TRUE THEN
         admit := first.id;
     ELSIF latest > first.id THEN
         withdraw := latest;
-    ELSIF first.state = 'queued' AND admitted < source.max_running_per_group AND source.group_rate_limit IS NOT NULL THEN
+    ELSIF waiting > 0
+          AND admitted + queue_internal.waiting_before(source, group_key, latest) > source.max_running_per_group THEN
+        withdraw := latest;
+    ELSIF has_room AND source.group_rate_limit IS NOT NULL THEN
         not_before := queue_internal.group_free_at(
             source, group_key, used + least(first.weight, source.group_rate_limit) - source.group_rate_limit);
     END IF;
-    -- Otherwise the limit is reached; or the first task still waits for its predecessors, and blocks the others as a
-    -- delayed one does.
+    -- Otherwise the limit is reached.
 END
 $$;
 COMMENT ON FUNCTION queue_internal.next_admission IS
@@ -2215,8 +2290,10 @@ BEGIN
             SELECT d.task_id FROM queue_internal.dependencies AS d
             WHERE d.predecessor_id = ended AND d.outcome IS NULL
             ORDER BY d.predecessor_id, d.task_id LIMIT most FOR UPDATE SKIP LOCKED);
+        -- With the range, because a plan made for a tiny table does not look an array up in the index.
         UPDATE queue_internal.dependencies AS d SET outcome = notify_dependents.outcome
-        WHERE d.predecessor_id = ended AND d.task_id = ANY (dependents);
+        WHERE d.predecessor_id = ended AND d.task_id BETWEEN dependents[1] AND dependents[cardinality(dependents)]
+          AND d.task_id = ANY (dependents);
         notified := notified || dependents;
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = ended AND d.outcome IS NULL) THEN
@@ -2307,7 +2384,8 @@ BEGIN
         RETURN true;
     END IF;
     UPDATE queue_internal.dependencies AS d SET outcome = ended.outcome
-    WHERE d.predecessor_id = ended.task_id AND d.task_id = ANY (dependents);
+    WHERE d.predecessor_id = ended.task_id
+      AND d.task_id BETWEEN dependents[1] AND dependents[cardinality(dependents)] AND d.task_id = ANY (dependents);
     IF manner = 'unblock' THEN
         locked := ARRAY(
             SELECT t.id FROM queue.tasks AS t
@@ -2484,13 +2562,16 @@ COMMENT ON FUNCTION queue_internal.unblock IS 'Makes a waiting task queued.';
 -- Leaves rows that the end of a predecessor has locked to the sweep.
 CREATE FUNCTION queue_internal.delete_dependencies(task_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    predecessor bigint;
 BEGIN
-    WITH free AS MATERIALIZED (
+    FOR predecessor IN
         SELECT d.predecessor_id FROM queue_internal.dependencies AS d
         WHERE d.task_id = delete_dependencies.task_id FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue_internal.dependencies AS d USING free AS f
-    WHERE d.predecessor_id = f.predecessor_id AND d.task_id = delete_dependencies.task_id;
+    LOOP
+        DELETE FROM queue_internal.dependencies AS d
+        WHERE d.predecessor_id = predecessor AND d.task_id = delete_dependencies.task_id;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.delete_dependencies IS
@@ -2826,6 +2907,49 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.newest_event IS 'Returns the id of the newest event of any queue.';
+-- The next event of a queue to process.
+--
+--   With many workers, most due events are locked by claims that have not committed yet. A claim that tried to lock each
+--   of them would take longer for that than for its task: all sessions would meet at the locks of the same rows. So it
+--   passes over a row with an xmax, which says that a transaction has locked or deleted it.
+--   That transaction may also have rolled back, or have locked the row only to keep it (notify_batch). Then nobody has it
+--   locked, but the xmax stays. So a claim tries to lock these after the others, until it has met a few that are locked,
+--   from the first one on and from there on in random places. The worker and queue.maintain() try all.
+
+CREATE FUNCTION queue_internal.next_event(
+    queue text, last_due timestamptz, last bigint, moment timestamptz, all_locked boolean)
+RETURNS queue_internal.events
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    event queue_internal.events;
+BEGIN
+    SELECT e.* INTO event FROM queue_internal.events AS e
+    WHERE e.queue = next_event.queue AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
+      AND (all_locked OR e.xmax = '0')
+    ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    RETURN event;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.next_event IS
+    'Locks and returns the next due event after another one; null if there is none.';
+
+-- Returns where the next event is that some transaction has or had locked, or null; and the event if it is not locked now.
+CREATE FUNCTION queue_internal.try_locked_event(
+    queue text, last_due timestamptz, last bigint, moment timestamptz,
+    OUT due_at timestamptz, OUT id bigint, OUT event queue_internal.events)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+BEGIN
+    SELECT e.due_at, e.id INTO due_at, id FROM queue_internal.events AS e
+    WHERE e.queue = try_locked_event.queue AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
+      AND e.xmax <> '0'
+    ORDER BY e.due_at, e.id LIMIT 1;
+    SELECT e.* INTO event FROM queue_internal.events AS e
+    WHERE e.queue = try_locked_event.queue AND e.due_at = try_locked_event.due_at AND e.id = try_locked_event.id
+    FOR UPDATE SKIP LOCKED;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.try_locked_event IS
+    'Tries to lock the next due event after another one that a transaction has or had locked.';
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
@@ -2858,14 +2982,15 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
 
--- queue_internal.process_events(queue, max_events, after, until)
+-- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
 --   Processes due events of a queue, except fresh ones up to the id "after"; returns how many it checked. It processes
 --   at least one, and starts no other after "until" (by default in 150 ms), because one event can cause much work.
+--   Of the events that other transactions seem to have locked it tries a few, or all with "all_locked" (next_event.sql).
 --   Errors:   none of its own
 --   Touches:  queue_internal.events (never waits for a lock)
 CREATE FUNCTION queue_internal.process_events(
-    source queue.queues, max_events integer, after bigint, until timestamptz DEFAULT NULL)
+    source queue.queues, max_events integer, after bigint, all_locked boolean DEFAULT false, until timestamptz DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -2875,9 +3000,9 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
-    RETURN queue_internal.process_each(source, max_events, after, false, stop);
+    RETURN queue_internal.process_each(source, max_events, after, all_locked, false, stop);
 EXCEPTION WHEN OTHERS THEN
-    RETURN queue_internal.process_each(source, max_events, after, true, stop);
+    RETURN queue_internal.process_each(source, max_events, after, all_locked, true, stop);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.process_events IS
@@ -2885,23 +3010,40 @@ COMMENT ON FUNCTION queue_internal.process_events IS
 
 -- With "apart", each event is processed in a subtransaction of its own.
 CREATE FUNCTION queue_internal.process_each(
-    source queue.queues, max_events integer, after bigint, apart boolean, until timestamptz)
+    source queue.queues, max_events integer, after bigint, all_locked boolean, apart boolean, until timestamptz)
 RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moment   CONSTANT timestamptz := clock_timestamp();
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
+    -- Of those that other transactions seem to have locked.
+    spot_due timestamptz := '-infinity';
+    spot     bigint := after;
+    locked   integer := 0;
+    tried    record;
     checked  integer := 0;
 BEGIN
     WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
-        SELECT e.* INTO event FROM queue_internal.events AS e
-        WHERE e.queue = source.name AND (e.due_at, e.id) > (last_due, last) AND e.due_at <= moment
-        ORDER BY e.due_at, e.id LIMIT 1 FOR UPDATE SKIP LOCKED;
-        EXIT WHEN NOT FOUND;
-        last_due := event.due_at;
-        last := event.id;
+        event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
+        IF event.id IS NOT NULL THEN
+            last_due := event.due_at;
+            last := event.id;
+        ELSE
+            EXIT WHEN all_locked OR locked = 4;
+            SELECT t.* INTO tried FROM queue_internal.try_locked_event(source.name, spot_due, spot, moment) AS t;
+            EXIT WHEN tried.id IS NULL;
+            spot_due := tried.due_at;
+            spot := tried.id;
+            event := tried.event;
+            IF event.id IS NULL THEN
+                locked := locked + 1;
+                spot_due := '-infinity';
+                spot := queue_internal.random_between(spot, queue_internal.newest_event());
+                CONTINUE;
+            END IF;
+        END IF;
         checked := checked + 1;
         IF apart THEN
             BEGIN
@@ -2918,40 +3060,58 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
--- Treats up to a hundred events about the same task or group as one. Later ones are not included.
+-- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
+-- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     ids  bigint[];
+    last bigint;
     done boolean;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
-                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
                        -- Not one that is for a later time (rates.sql).
                        AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                     LIMIT 100 FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.queue, e.group_key, e.id LIMIT 100);
         -- One of them may be there because an option has changed since "source" was read.
         SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = event.queue;
         done := source.name IS NULL OR queue_internal.admit_next(source, event.group_key, until);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
-    ELSIF ids = ARRAY[event.id] THEN
-        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+        RETURN;
+    END IF;
+    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+    DELETE FROM queue_internal.events AS e
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ids := array_remove(ids, event.id);
+    last := ids[cardinality(ids)];
+    IF last IS NULL THEN
+        RETURN;
+    END IF;
+    -- The range, because such a plan does not look an array up in the index either.
+    IF event.task_id IS NOT NULL THEN
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
+                     FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
-    ELSIF event.task_id IS NOT NULL THEN
-        DELETE FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id = ANY (ids || event.id);
+        WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     ELSE
+        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
+                     WHERE e.queue = event.queue AND e.group_key = event.group_key
+                       AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
+                     FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.group_key = event.group_key AND e.id = ANY (ids || event.id);
+        WHERE e.queue = event.queue AND e.group_key = event.group_key
+          AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     END IF;
 END
 $$;
@@ -2989,7 +3149,7 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    checked bigint := queue_internal.notify_rests();
+    checked bigint := queue_internal.notify_rests() + queue_internal.wake_rest();
     before  bigint := -1;
     until   CONSTANT timestamptz := clock_timestamp() + interval '50 ms';
     -- In a variable, because a volatile function is no condition for an index.
@@ -3022,7 +3182,7 @@ BEGIN
                 PERFORM queue_internal.set_scan_start(source.name, start);
             END IF;
             CONTINUE WHEN first.id IS NULL;
-            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, until);
+            checked := checked + queue_internal.process_events(source, least(max_events, 20), after, true, until);
             IF checked >= max_events OR clock_timestamp() > until THEN
                 RETURN checked;
             END IF;
@@ -3078,14 +3238,7 @@ BEGIN
             pos.dependencies_pending :=
                 pos.predecessor_id IS NOT NULL AND (pos.is_first_turn OR pos.dependencies_pending);
             IF pos.predecessor_id IS NULL THEN
-                DELETE FROM queue_internal.outcomes AS o
-                WHERE o.task_id = ANY (ARRAY(
-                    SELECT e.task_id FROM queue_internal.outcomes AS e
-                    WHERE e.ended_at < clock_timestamp() - interval '1 day'
-                      -- The group of a dump is older, and may only be read now.
-                      AND NOT EXISTS (SELECT FROM queue_internal.dependencies AS d
-                                      WHERE d.predecessor_id = e.task_id AND d.outcome IS NULL)
-                    LIMIT 1000 FOR UPDATE SKIP LOCKED));
+                PERFORM queue_internal.retire_outcomes(1000);
             END IF;
         END IF;
         IF again OR pos.is_first_turn OR pos.awaits_pending THEN
@@ -3151,6 +3304,33 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.sweep IS
     'Leaves events for changes without one, for a part of the tables; returns where to continue.';
+
+CREATE FUNCTION queue_internal.retire_outcomes(max_outcomes integer) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    horizon CONSTANT timestamptz := clock_timestamp() - interval '1 day';
+    ended   bigint;
+BEGIN
+    FOR ended IN
+        SELECT o.task_id FROM queue_internal.outcomes AS o
+        WHERE o.ended_at < horizon
+          -- A dump is older, and its dependencies may only be read now. Not EXISTS, as in has_event.
+          AND (SELECT d.task_id FROM queue_internal.dependencies AS d
+               WHERE d.predecessor_id = o.task_id AND d.outcome IS NULL
+               ORDER BY d.predecessor_id, d.task_id LIMIT 1) IS NULL
+        ORDER BY o.ended_at LIMIT max_outcomes FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM queue_internal.outcomes AS o WHERE o.task_id = ended;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_outcomes IS 'Deletes outcomes of which all dependents were notified a day ago.';
 
 -- Returns the last row that it checked, or null at the end.
 CREATE FUNCTION queue_internal.sweep_dependencies(
@@ -3271,17 +3451,19 @@ DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz :=
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    late    record;
     step    record;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
-        WITH late AS MATERIALIZED (
-            SELECT l.due_at, l.id FROM queue_internal.events AS l
-            WHERE l.queue = source.name AND l.due_at > longest
-            ORDER BY l.due_at, l.id LIMIT max_rows FOR UPDATE SKIP LOCKED
-        )
-        UPDATE queue_internal.events AS e SET due_at = '-infinity' FROM late
-        WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        FOR late IN
+            SELECT e.due_at, e.id FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.due_at > longest
+            ORDER BY e.due_at, e.id LIMIT max_rows FOR UPDATE SKIP LOCKED
+        LOOP
+            UPDATE queue_internal.events AS e SET due_at = '-infinity'
+            WHERE e.queue = source.name AND e.due_at = late.due_at AND e.id = late.id;
+        END LOOP;
         IF FOUND THEN
             PERFORM queue_internal.announce_task(source.name, clock_timestamp());
         END IF;
@@ -3361,23 +3543,40 @@ CREATE TYPE queue_internal.session_sweep AS (group_key text, since timestamptz);
 COMMENT ON TYPE queue_internal.session_sweep IS
     'The position of a session in the groups of a queue, and when it was there.';
 
+CREATE FUNCTION queue_internal.random_between(smallest bigint, largest bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN smallest + trunc(random()::numeric * (largest::numeric - smallest));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.random_between IS 'Returns a random number between two; null if one of them is.';
+
 -- For a claim by SQL that found nothing: sweeps a part of the dependencies and of the groups of the queue, once a
 -- second in a session. Those of other queues are left alone, because the caller's transaction may stay open. Returns
 -- whether it may have left an event. The session remembers its position in the groups. The part of the dependencies
 -- starts at a random id, because a client can read the setting and the ids are also those of other queues.
 CREATE FUNCTION queue_internal.sweep_part(source queue.queues) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     name   CONSTANT text := 'queue_sweep.q' || md5(source.name);
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     pos  queue_internal.session_sweep;
-    start  CONSTANT bigint := (
-        SELECT min(d.predecessor_id) + trunc(random()::numeric * (max(d.predecessor_id)::numeric - min(d.predecessor_id)))
-        FROM queue_internal.dependencies AS d);
-    awaits CONSTANT bigint := (
-        SELECT min(a.task_id) + trunc(random()::numeric * (max(a.task_id)::numeric - min(a.task_id)))
-        FROM queue_internal.awaits AS a);
+    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
+    start  CONSTANT bigint := queue_internal.random_between(
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
+    awaits CONSTANT bigint := queue_internal.random_between(
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -3652,7 +3851,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.record_group_start IS 'Counts the start of a task against the rate limit of its group.';
 
 -- Adds an event that causes a group to be checked at a time in the future, unless there is one after "since" that is due
--- then or before. Processing that one adds the next.
+-- then or before. Processing that one adds the next. Does not look at more than a hundred events, because a group to which
+-- many tasks were pushed has an event for each: one too many does no harm.
 CREATE FUNCTION queue_internal.recheck_group_at(
     source queue.queues, group_key text, moment timestamptz, since timestamptz DEFAULT clock_timestamp())
 RETURNS void
@@ -3665,10 +3865,11 @@ SET jit = off
 AS $$
 BEGIN
     -- The ORDER BY as in has_event.
-    IF (SELECT e.id FROM queue_internal.events AS e
-        WHERE e.queue = source.name AND e.group_key = recheck_group_at.group_key
-          AND e.tries = 0 AND e.due_at > since AND e.due_at <= moment
-        ORDER BY e.id LIMIT 1) IS NULL THEN
+    IF (SELECT e.id
+        FROM (SELECT l.id, l.tries, l.due_at FROM queue_internal.events AS l
+              WHERE l.queue = source.name AND l.group_key = recheck_group_at.group_key
+              ORDER BY l.id DESC LIMIT 100) AS e
+        WHERE e.tries = 0 AND e.due_at > since AND e.due_at <= moment LIMIT 1) IS NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, due_at)
         VALUES (source.name, recheck_group_at.group_key, moment);
         PERFORM queue_internal.announce_task(source.name, moment);
@@ -3678,19 +3879,28 @@ $$;
 COMMENT ON FUNCTION queue_internal.recheck_group_at IS 'Leaves an event for a group that is due at a time.';
 
 CREATE FUNCTION queue_internal.retire_group_starts(max_starts integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     -- In a variable, because a volatile function is no condition for an index.
-    moment CONSTANT timestamptz := clock_timestamp();
-    retired bigint;
+    moment  CONSTANT timestamptz := clock_timestamp();
+    expired record;
+    retired integer := 0;
 BEGIN
-    WITH expired AS MATERIALIZED (
+    FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
         WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM queue_internal.group_starts AS s USING expired AS e
-    WHERE s.queue = e.queue AND s.group_key = e.group_key AND s.started_at = e.started_at AND s.task_id = e.task_id;
-    GET DIAGNOSTICS retired = ROW_COUNT;
+    LOOP
+        DELETE FROM queue_internal.group_starts AS s
+        WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+          AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        retired := retired + 1;
+    END LOOP;
     RETURN retired >= max_starts;
 END
 $$;
@@ -3809,8 +4019,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.take_capacity IS
     'Takes a slot and a start for a task; returns when it starts, or null if it may not.';
 
--- Whether a claim would end the expired attempt of a task that occupies a slot. Reads only.
-CREATE FUNCTION queue_internal.has_expired_holder(source queue.queues, moment timestamptz) RETURNS boolean
+-- Of each slot only the newest version, because the older ones may be many that cannot be vacuumed yet. Reads only.
+CREATE FUNCTION queue_internal.expired_holders(source queue.queues, moment timestamptz) RETURNS TABLE (task_id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3819,15 +4029,21 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-    RETURN EXISTS (
-        SELECT FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.task_id IS NOT NULL
-          AND (SELECT t.lease_until FROM queue.tasks AS t
-               WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= moment);
+    RETURN QUERY
+    SELECT h.task_id FROM (
+        SELECT newest.task_id, newest.token
+        FROM generate_series(1, source.max_running) AS i,
+             LATERAL (SELECT s.task_id, s.token FROM queue_internal.slots AS s
+                      WHERE s.queue = source.name AND s.slot = i ORDER BY s.version DESC LIMIT 1) AS newest
+        UNION ALL
+        SELECT s.task_id, s.token FROM queue_internal.slots AS s
+        WHERE s.queue = source.name AND s.slot > source.max_running) AS h
+    WHERE (SELECT t.lease_until FROM queue.tasks AS t
+           WHERE t.id = h.task_id AND t.token = h.token AND t.state = 'running') <= moment;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_expired_holder IS
-    'Returns whether a slot of a queue is occupied by a task whose lease has expired.';
+COMMENT ON FUNCTION queue_internal.expired_holders IS
+    'Returns the tasks that occupy the slots of a queue and whose leases have expired.';
 
 -- A claim that was open while the limit was set, or that the transaction which set it did not see, took no slot. For
 -- some time after that, claims look for running tasks without a slot and give them slots beyond the limit, which
@@ -3888,63 +4104,119 @@ BEGIN
     IF source.max_running IS NOT NULL AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1)) THEN
         -- Not all at once: the next claim ends the others.
         RETURN (queue_internal.expire(ARRAY(
-            SELECT s.task_id FROM queue_internal.slots AS s
-            WHERE s.queue = source.name AND s.task_id IS NOT NULL
-              AND (SELECT t.lease_until FROM queue.tasks AS t
-                   WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running') <= clock_timestamp()
-            LIMIT 32))).expired > 0;
+            SELECT h.task_id FROM queue_internal.expired_holders(source, clock_timestamp()) AS h LIMIT 32))).expired > 0;
     END IF;
     RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.has_capacity IS 'Returns whether a task may start in a queue with limits.';
 
--- Creates the slots and rate buckets for the options. The caller has the row of the queue locked.
-CREATE FUNCTION queue_internal.provide_limits(source queue.queues) RETURNS void
+-- Creates the slots for the option. The caller has locked those that are deleted, and slot 0, so that no claim creates slots
+-- with the same numbers meanwhile (count_open_claims).
+CREATE FUNCTION queue_internal.provide_slots(source queue.queues) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF source.max_running IS NULL THEN
+        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
+        RETURN;
+    END IF;
+    -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
+    INSERT INTO queue_internal.slots (queue, slot, token)
+    SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
+    WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
+      AND (current_setting('transaction_isolation') <> 'read committed'
+           OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
+    INSERT INTO queue_internal.slots (queue, slot, task_id, token)
+    SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
+    WHERE t.queue = source.name AND t.state = 'running'
+      AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
+    INSERT INTO queue_internal.slots (queue, slot)
+    SELECT source.name, i FROM generate_series(1, source.max_running) AS i
+    WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
+    DELETE FROM queue_internal.slots AS s
+    WHERE s.queue = source.name AND s.slot > source.max_running
+      AND NOT EXISTS (SELECT FROM queue.tasks AS t
+                      WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
+END
+$$;
+COMMENT ON FUNCTION queue_internal.provide_slots IS 'Makes the slots of a queue match max_running.';
+
+-- Creates the rate buckets for the options. The caller has locked the old ones.
+CREATE FUNCTION queue_internal.provide_buckets(source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
 BEGIN
-    IF source.max_running IS NULL THEN
-        DELETE FROM queue_internal.slots AS s WHERE s.queue = source.name;
-    ELSE
-        -- So that no claim creates slots with the same numbers meanwhile (count_open_claims).
-        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = 0 FOR UPDATE;
-        -- A new limit counts the tasks that run already, and for ten minutes those that claims open now will commit.
-        INSERT INTO queue_internal.slots (queue, slot, token)
-        SELECT source.name, 0, (extract(epoch FROM clock_timestamp()) + 600) * 1000000
-        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name)
-          AND (current_setting('transaction_isolation') <> 'read committed'
-               OR EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = source.name));
-        INSERT INTO queue_internal.slots (queue, slot, task_id, token)
-        SELECT source.name, row_number() OVER (ORDER BY t.id), t.id, t.token FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.state = 'running'
-          AND NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > 0);
-        INSERT INTO queue_internal.slots (queue, slot)
-        SELECT source.name, i FROM generate_series(1, source.max_running) AS i
-        WHERE NOT EXISTS (SELECT FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot = i);
-        -- Before the statement that deletes, whose snapshot has to show what claims that hold such a slot have done.
-        PERFORM FROM queue_internal.slots AS s WHERE s.queue = source.name AND s.slot > source.max_running FOR UPDATE;
-        DELETE FROM queue_internal.slots AS s
-        WHERE s.queue = source.name AND s.slot > source.max_running
-          AND NOT EXISTS (SELECT FROM queue.tasks AS t
-                          WHERE t.id = s.task_id AND t.token = s.token AND t.state = 'running');
-    END IF;
-    -- A changed rate starts with the starts of the last period.
+    -- A changed rate starts with the starts of the last period. No version repeats: a claim that has read an old bucket
+    -- must not lock a new one instead.
     WITH old AS (
-        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.taken
+        DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.version, s.taken
     ), recent AS (
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.rate_buckets (queue, bucket, capacity, taken)
-    SELECT source.name, b, source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, capacity, taken)
+    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0),
+           source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.provide_limits IS
-    'Makes the slots and rate buckets of a queue match its options.';
+COMMENT ON FUNCTION queue_internal.provide_buckets IS 'Makes the rate buckets of a queue match its rate limit.';
+
+-- Waits for claims that are open. Others must be able to claim meanwhile, however long one of them stays open: so it lets go of
+-- what it has locked, and tries again. "beyond" as in lock_claimed.
+CREATE FUNCTION queue_internal.wait_for_claims(queue text, beyond integer, buckets boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    begun   CONSTANT timestamptz := clock_timestamp();
+    -- Of the caller, in milliseconds; 0 is none.
+    longest CONSTANT integer := (SELECT s.setting FROM pg_settings AS s WHERE s.name = 'lock_timeout');
+BEGIN
+    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false) LOOP
+        IF longest > 0 AND clock_timestamp() > begun + longest * interval '1 millisecond' THEN
+            RAISE lock_not_available USING
+                MESSAGE = format('claims from queue %s are open', to_json(queue)),
+                HINT = 'The change waits for them. Try again, or with a longer lock_timeout.';
+        END IF;
+        PERFORM pg_sleep(least(0.5, extract(epoch FROM current_setting('deadlock_timeout')::interval)));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wait_for_claims IS
+    'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
+
+-- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
+-- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout. The exception handler releases the locks.
+CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before  CONSTANT text := current_setting('lock_timeout');
+    longest CONSTANT interval := current_setting('deadlock_timeout')::interval + interval '200 ms';
+BEGIN
+    IF before = '0' OR before::interval > longest THEN
+        PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
+    END IF;
+    PERFORM FROM queue_internal.slots AS s
+    WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0 AND beyond IS NOT NULL) ORDER BY s.slot FOR UPDATE;
+    IF buckets THEN
+        PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+    END IF;
+    IF groups THEN
+        -- Then no claim admits a task. A new statement sees all that were admitted.
+        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
+        PERFORM FROM queue.tasks AS t
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        ORDER BY t.id FOR NO KEY UPDATE;
+    END IF;
+    PERFORM set_config('lock_timeout', before, true);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_claimed IS
+    'Locks what claims use of a queue''s limits; false if that takes too long.';
 -- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step
 -- of priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task
 -- waits and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads
@@ -4378,7 +4650,7 @@ COMMENT ON FUNCTION queue_internal.lock_leases IS
 --
 --   An event is emitted for a queue. A task that begins to wait holds a SHARE lock on the event's row until it commits,
 --   and an emission updates that row. So either comes first, and the later one sees it. An emission at REPEATABLE READ or
---   SERIALIZABLE may still not see who waits; then the sweep finds them. Other tasks are waited for as predecessors are
+--   SERIALIZABLE may still not see who waits; then wake_rest looks again. Other tasks are waited for as predecessors are
 --   (dependencies.sql).
 --
 --   What a task got is stored like a step, so that later attempts get the same.
@@ -4593,7 +4865,8 @@ BEGIN
                t.state = 'waiting' OR t.state = 'queued' AND t.run_at > clock_timestamp() AS waits,
                t.token AS current
         FROM queue_internal.awaits AS a LEFT JOIN LATERAL (
-            SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id) AS t ON true
+            -- OFFSET prevents a join that reads all tasks.
+            SELECT l.id, l.queue, l.state, l.run_at, l.token FROM queue.tasks AS l WHERE l.id = a.task_id OFFSET 0) AS t ON true
         WHERE a.task_id > coalesce(after, -9223372036854775808)
         ORDER BY a.task_id LIMIT max_rows
     LOOP
@@ -4691,6 +4964,75 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_recorded IS 'Returns whether a task is live, a dead letter or in the history.';
+
+-- Leaves an event for each of the next tasks that wait for an emitted event, and records where to continue. The snapshot of
+-- a whole transaction may not show all of them: then wake_rest looks again.
+CREATE FUNCTION queue_internal.wake_waiting(queue text, event text, after bigint, most integer) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    ids  CONSTANT bigint[] := ARRAY(
+        SELECT a.task_id FROM queue_internal.awaits AS a
+        WHERE a.queue = wake_waiting.queue AND a.event = wake_waiting.event AND a.task_id > after
+        ORDER BY a.task_id LIMIT most);
+    rest CONSTANT bigint :=
+        CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN ids[most] ELSE after END;
+BEGIN
+    INSERT INTO queue_internal.events (queue, task_id)
+    SELECT o.queue, o.id
+    FROM (SELECT u.id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = u.id AND t.token = (
+                            SELECT a.token FROM queue_internal.awaits AS a WHERE a.task_id = u.id)) AS queue
+          FROM unnest(ids) AS u (id)) AS o
+    WHERE o.queue IS NOT NULL;
+    UPDATE queue_internal.emitted AS e SET rest_after = rest
+    WHERE e.queue = wake_waiting.queue AND e.event = wake_waiting.event AND e.rest_after IS DISTINCT FROM rest;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wake_waiting IS 'Wakes the next tasks that wait for an emitted event.';
+
+CREATE FUNCTION queue_internal.wake_rest() RETURNS integer
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    rest queue_internal.emitted;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN 0;
+    END IF;
+    -- Any of the first, because one may fail each time, by a trigger that a user added.
+    SELECT e.queue, e.event INTO rest.queue, rest.event FROM (
+        SELECT r.queue, r.event FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL
+        ORDER BY r.queue, r.event LIMIT 100) AS e
+    OFFSET floor(random() * (SELECT count(*) FROM (
+        SELECT FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL LIMIT 100) AS c)) LIMIT 1;
+    SELECT e.* INTO rest FROM queue_internal.emitted AS e
+    WHERE e.queue = rest.queue AND e.event = rest.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    BEGIN
+        PERFORM queue_internal.wake_waiting(rest.queue, rest.event, rest.rest_after, 1000);
+    EXCEPTION WHEN OTHERS THEN
+        IF queue_internal.may_log('emitted', rest.queue) THEN
+            RAISE WARNING 'tasks that wait for an event of queue % cannot be woken: %', to_json(rest.queue), SQLERRM;
+        END IF;
+        RETURN 0;
+    END;
+    RETURN 1;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.wake_rest IS
+    'Wakes more of the tasks that wait for an emitted event; returns 1, or 0 if there are none.';
 
 -- Deletes events past "queue.event_retention", and rows of events that were awaited and never emitted; but none that a task
 -- waits for. Returns the last event that it checked, or null at the end.
@@ -4954,6 +5296,9 @@ DECLARE
     moment  CONSTANT timestamptz := clock_timestamp();
     entries CONSTANT bigint := queue_internal.entries_passed();
     source  record;
+    claimed queue.claimed_task;
+    first   timestamptz;
+    tasks   integer := 0;
 BEGIN
     -- Sessions with a scan start (scan_start.sql), and editions with several buckets.
     IF current_setting('queue_scan_start.any', true) = 'true'
@@ -4972,29 +5317,36 @@ BEGIN
       AND queue_internal.has_right('worker', claim_plain.queue);
     IF source.base IS NULL THEN
         RETURN;
-    ELSIF queue_internal.entries_passed() > entries + 1000 THEN
-        -- Many dead entries before the first task. For some time claim_from claims: it also skips those of events.
-        PERFORM queue_internal.set_scan_start(queue, (
-            0, source.level, source.head, clock_timestamp() + 20 * (clock_timestamp() - moment)));
     END IF;
-    RETURN QUERY
-    WITH due AS MATERIALIZED (
-        SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
-               -- Larger ones are not covered by the mark, or there are no more: see claim_from.
-               AND t.token < least(source.base + 999999, 9007199254740991) AS plain
-        FROM queue.tasks AS t
-        WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
-          AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
-          AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-        ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
-    )
-    UPDATE queue.tasks AS t
-    SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, source.base),
-        lease_until = source.lease_until, worker = claim_plain.worker, claimed_at = moment, updated_at = moment
-    FROM due AS d
-    WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
-    RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
-              t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
+    FOR claimed IN
+        WITH due AS MATERIALIZED (
+            SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
+                   -- Larger ones are not covered by the mark, or there are no more: see claim_from.
+                   AND t.token < least(source.base + 999999, 9007199254740991) AS plain
+            FROM queue.tasks AS t
+            WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
+              AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
+              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
+            ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+        )
+        UPDATE queue.tasks AS t
+        SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, source.base),
+            lease_until = source.lease_until, worker = claim_plain.worker, claimed_at = moment, updated_at = moment
+        FROM due AS d
+        WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
+        RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
+                  t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
+    LOOP
+        first := least(first, claimed.run_at);
+        tasks := tasks + 1;
+        RETURN NEXT claimed;
+    END LOOP;
+    -- Many dead entries, or running tasks, before the first one that it claimed. For some time claim_from claims: it also
+    -- skips the dead entries of events. Each task that it claimed has an entry in two indexes.
+    IF queue_internal.entries_passed() > entries + 1000 + 2 * tasks THEN
+        PERFORM queue_internal.set_scan_start(queue, (
+            0, source.level, coalesce(first, source.head), clock_timestamp() + 20 * (clock_timestamp() - moment)));
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_plain IS
@@ -5302,7 +5654,7 @@ BEGIN
         END IF;
         CONTINUE WHEN source.max_running IS NOT NULL
                       AND NOT EXISTS (SELECT FROM queue_internal.free_slots(source, 1))
-                      AND NOT queue_internal.has_expired_holder(source, moment);
+                      AND NOT EXISTS (SELECT FROM queue_internal.expired_holders(source, moment));
         SELECT -e.id INTO first FROM queue_internal.events AS e
         WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at, e.id LIMIT 1;
         IF FOUND THEN
@@ -5985,13 +6337,19 @@ COMMENT ON FUNCTION queue_internal.retire_history IS
 --   Index:    dead_letters_queue_failed_at, queue by queue
 
 CREATE FUNCTION queue_internal.retire_dead_letters(max_tasks integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
 DECLARE
     retention text := queue_internal.setting('dead_letter_retention', '30d');
     horizon   timestamptz;
     source    text;
-    deleted   bigint := 0;
-    retired   bigint;
+    letter    bigint;
+    deleted   integer := 0;
 BEGIN
     IF retention = '-1' THEN
         RETURN false;
@@ -5999,13 +6357,13 @@ BEGIN
     horizon := clock_timestamp() - retention::interval;
     SELECT d.queue INTO source FROM queue.dead_letters AS d ORDER BY d.queue LIMIT 1;
     WHILE source IS NOT NULL AND deleted < max_tasks LOOP
-        DELETE FROM queue.dead_letters AS d
-        WHERE d.id = ANY (ARRAY(
-            SELECT o.id FROM queue.dead_letters AS o
-            WHERE o.queue = source AND o.failed_at < horizon
-            ORDER BY o.failed_at LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED));
-        GET DIAGNOSTICS retired = ROW_COUNT;
-        deleted := deleted + retired;
+        FOR letter IN
+            SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = source AND d.failed_at < horizon
+            ORDER BY d.failed_at LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED
+        LOOP
+            DELETE FROM queue.dead_letters AS d WHERE d.id = letter;
+            deleted := deleted + 1;
+        END LOOP;
         SELECT d.queue INTO source FROM queue.dead_letters AS d
         WHERE d.queue > source ORDER BY d.queue LIMIT 1;
     END LOOP;
@@ -6027,12 +6385,15 @@ DECLARE
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
         'key_ttl, on_predecessor_failure, keep_history, durable_leases';
+    before  queue.queues;
     changed queue.queues;
     fresh   queue.queues;
     option  text;
     value   jsonb;
 BEGIN
-    SELECT q.* INTO changed FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
+    PERFORM queue_internal.hold_queue(name);
+    SELECT q.* INTO before FROM queue.queues AS q WHERE q.name = apply_options.name FOR NO KEY UPDATE;
+    changed := before;
     fresh := queue_internal.fresh_queue();
     FOR option, value IN SELECT o.key, o.value FROM jsonb_each(options) AS o LOOP
         CASE option
@@ -6109,20 +6470,47 @@ BEGIN
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
         durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
-    PERFORM queue_internal.policies_changed(changed, options);
+    PERFORM queue_internal.policies_changed(before, changed);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
--- Applies new limits to the tasks that are in the queue already.
-CREATE FUNCTION queue_internal.policies_changed(source queue.queues, options jsonb) RETURNS void
+-- Applies changed limits to the tasks that are in the queue already. The caller has the row of the queue locked.
+CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    slots    CONSTANT boolean := before.max_running IS DISTINCT FROM source.max_running;
+    buckets  CONSTANT boolean :=
+        (before.rate_limit, before.rate_period) IS DISTINCT FROM (source.rate_limit, source.rate_period);
+    tighter  CONSTANT boolean :=
+        source.max_running_per_group < before.max_running_per_group
+        OR source.group_rate_limit IS NOT NULL
+           AND (source.group_rate_limit >= before.group_rate_limit AND source.rate_period <= before.rate_period) IS NOT TRUE;
+    -- Tasks that were admitted under the old limit of their group are admitted again under the new one.
+    readmit  CONSTANT boolean :=
+        tighter
+        OR source.group_rate_limit IS NOT NULL
+           AND (before.group_rate_limit, before.rate_period)
+               IS DISTINCT FROM (source.group_rate_limit, source.rate_period);
 BEGIN
-    IF options ?| '{max_running, rate_limit, rate_period}' THEN
-        PERFORM queue_internal.provide_limits(source);
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
+    IF slots OR buckets THEN
+        PERFORM queue_internal.wait_for_claims(
+            source.name, CASE WHEN slots THEN coalesce(source.max_running, 0) END, buckets);
     END IF;
-    IF options ?| '{max_running_per_group, delayed_head, fair_groups, group_rate_limit, rate_period}' THEN
+    IF tighter THEN
+        -- If claims stay open for longer, what they have admitted may still start (docs/groups.md).
+        PERFORM queue_internal.lock_claimed(source.name, NULL, false, true);
+    END IF;
+    IF slots THEN
+        PERFORM queue_internal.provide_slots(source);
+    END IF;
+    IF buckets THEN
+        PERFORM queue_internal.provide_buckets(source);
+    END IF;
+    IF readmit
+       OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
+          IS DISTINCT FROM
+          (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit) THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
@@ -6130,11 +6518,9 @@ BEGIN
                    OR source.delayed_head = 'block' AND l.admission = 0)
             ORDER BY l.id FOR NO KEY UPDATE
         ), admitted AS MATERIALIZED (
-            -- They are admitted again under the new rate limit of their group. This does not wait for tasks that other
-            -- transactions have locked, because claims could not lock the rest meanwhile. Events withdraw their admission.
+            -- This does not wait for tasks that other transactions have locked. Events withdraw their admission.
             SELECT l.id FROM queue.tasks AS l
-            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1
-              AND source.group_rate_limit IS NOT NULL
+            WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued' AND l.admission = 1 AND readmit
             ORDER BY l.id FOR NO KEY UPDATE SKIP LOCKED
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
@@ -6142,8 +6528,8 @@ BEGIN
         INSERT INTO queue_internal.events (queue, group_key)
         SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key IS NOT NULL;
-        PERFORM queue_internal.announce_task(source.name, clock_timestamp());
     END IF;
+    PERFORM queue_internal.announce_task(source.name, clock_timestamp());
 END
 $$;
 COMMENT ON FUNCTION queue_internal.policies_changed IS
@@ -7142,7 +7528,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.announce_rights();
     IF TG_OP <> 'INSERT' THEN
-        PERFORM queue_internal.withdraw_privileges(OLD.role);
+        PERFORM queue_internal.withdraw_privileges(OLD.kind, OLD.role);
     END IF;
     IF TG_OP = 'DELETE' THEN
         RETURN NULL;
@@ -7164,8 +7550,8 @@ COMMENT ON TRIGGER rights_changed ON queue.rights IS 'Makes the privileges of ro
 
 -- The privileges that each kind of right needs: EXECUTE on the public functions, and on the internal functions that
 -- procedures call as their caller, because a procedure that commits cannot run as the owner.
-CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION queue_internal.privileges_of(kind text) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     verbs     CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
@@ -7183,24 +7569,25 @@ DECLARE
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname IN ('in_batches', 'next_batch'));
-    privilege text;
 BEGIN
-    FOREACH privilege IN ARRAY ARRAY[
-        'USAGE ON SCHEMA queue',
-        'EXECUTE ON FUNCTION queue.channel'
-    ] || CASE kind
+    RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
+        WHEN 'monitor' THEN ARRAY[
+            'SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules, '
+            'queue.failing_handlers',
+            'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
+        ]
         WHEN 'producer' THEN ARRAY[
             'INSERT (queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, '
             'lease, timeout, start_by, weight) ON queue.tasks',
             'USAGE ON SEQUENCE queue.tasks_id_seq',
-            'EXECUTE ON FUNCTION queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
+            'EXECUTE ON FUNCTION queue.channel, queue.push, queue.try_push, queue.push_many, queue.push_tasks, queue.publish, '
             'queue.create_batch, queue.seal_batch, queue.emit'
         ]
         WHEN 'worker' THEN ARRAY[
             'USAGE ON TYPE queue.claimed_task',
             'USAGE ON SCHEMA queue_internal',
             'EXECUTE ON ROUTINE ' || waiting,
-            'EXECUTE ON FUNCTION queue.claim(interval, text, integer, text),'
+            'EXECUTE ON FUNCTION queue.channel, queue.claim(interval, text, integer, text),'
             'queue.claim(interval, text[], integer, text), queue.complete, queue.complete_many,'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text, text, integer),'
             'queue.complete_and_claim(bigint, bigint, jsonb, interval, text[], text, integer),'
@@ -7223,34 +7610,64 @@ BEGIN
             'EXECUTE ON ROUTINE ' || bulk,
             'EXECUTE ON ROUTINE ' || verbs
         ]
-    END LOOP
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.privileges_of IS
+    'Returns the privileges that a kind of right needs, or with monitor those of pg_monitor, as GRANT names them.';
+
+-- Nothing for the owner: its own privileges must not be revoked with a right.
+CREATE FUNCTION queue_internal.apply_privileges(kind text, role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    privilege text;
+BEGIN
+    IF role = queue_internal.owner() THEN
+        RETURN;
+    END IF;
+    FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_privileges IS 'Grants a role the privileges that a right needs.';
 
-CREATE FUNCTION queue_internal.withdraw_privileges(role regrole) RETURNS void
+CREATE FUNCTION queue_internal.withdraw_privileges(kind text, role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    kept text;
+    privilege text;
+    kept      text;
 BEGIN
-    -- A role that was dropped has no privileges.
-    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
+    IF role = queue_internal.owner()
+       -- A role that was dropped has no privileges.
+       OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rights can only be revoked at isolation level READ COMMITTED'
+            USING ERRCODE = 'invalid_transaction_state',
+                  DETAIL = 'The snapshot may not show a right that needs some of the same privileges.',
+                  HINT = 'Revoke in a transaction of its own.';
     END IF;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM %s', role);
-    EXECUTE format('REVOKE ALL ON TYPE queue.claimed_task FROM %s', role);
-    EXECUTE format('REVOKE ALL ON SCHEMA queue, queue_internal FROM %s', role);
-    FOR kept IN SELECT DISTINCT r.kind FROM queue.rights AS r WHERE r.role = withdraw_privileges.role LOOP
+    FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
+        EXECUTE format('REVOKE %s FROM %s', privilege, role);
+    END LOOP;
+    FOR kept IN
+        SELECT r.kind FROM queue.rights AS r WHERE r.role = withdraw_privileges.role
+        UNION SELECT 'monitor' WHERE role = 'pg_monitor'::regrole
+    LOOP
         PERFORM queue_internal.apply_privileges(kept, role);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.withdraw_privileges IS
-    'Revokes the privileges of a role, except those that its other rights need.';
+    'Revokes the privileges that a right needed, except those that other rights of the role need.';
+
+CREATE FUNCTION queue_internal.owner() RETURNS regrole
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass;
+END;
+COMMENT ON FUNCTION queue_internal.owner IS 'Returns the owner of queue_ext.';
 
 -- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
 -- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling
@@ -7266,7 +7683,7 @@ BEGIN
         WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
           -- An array type has the privileges of its elements.
           AND t.typelem = 0
-          AND t.typowner = (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass)
+          AND t.typowner = queue_internal.owner()
           AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0))
     LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', opened);
@@ -9336,8 +9753,8 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 --
 --   Promise:  an event that was emitted before, during or after the call is never missed, and what was returned once for
 --             a task and an event is returned to all later attempts
---   Waits:    as queue.release, and for a transaction that is emitting the event. Emissions of the event wait for the
---             transaction of this call
+--   Waits:    as queue.release, and for a transaction that is emitting the event, or in which a task waits for it before
+--             any other ever did. Emissions of the event wait for the transaction of this call
 --   Touches:  queue.tasks (updates), queue_internal.emitted (locks, inserts), queue_internal.awaits, queue_internal.steps
 
 CREATE FUNCTION queue.await_event(id bigint, token bigint, event text, timeout interval DEFAULT NULL)
@@ -9503,15 +9920,7 @@ COMMENT ON FUNCTION queue_internal.lock_awaited IS 'Prevents the end of a task t
 --   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue_internal.emitted (inserts or updates), queue_internal.events (inserts)
 
 CREATE FUNCTION queue.emit(queue text, event text, payload jsonb DEFAULT '{}') RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_sort = off
-SET jit = off
-AS $$
-DECLARE
-    -- The sweep finds the others.
-    most CONSTANT integer := 10000;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.open_queue(queue, 'producer');
     PERFORM queue_internal.check_step('event', event);
@@ -9528,12 +9937,7 @@ BEGIN
         RETURN false;
     END IF;
     -- A new snapshot: it shows the tasks whose transactions the statement above has waited for.
-    INSERT INTO queue_internal.events (queue, task_id)
-    SELECT o.queue, o.task_id
-    FROM (SELECT a.task_id, (SELECT t.queue FROM queue.tasks AS t WHERE t.id = a.task_id AND t.token = a.token) AS queue
-          FROM queue_internal.awaits AS a WHERE a.queue = emit.queue AND a.event = emit.event
-          ORDER BY a.task_id LIMIT most) AS o
-    WHERE o.queue IS NOT NULL;
+    PERFORM queue_internal.wake_waiting(queue, event, 0, 10000);
     RETURN true;
 END
 $$;
@@ -9754,8 +10158,10 @@ BEGIN
     IF max_tasks < 1 THEN
         PERFORM queue_internal.raise_invalid('max_tasks', 'must be greater than zero', max_tasks::text);
     END IF;
+    -- Those whose key is taken do not keep it from those behind them.
     RETURN queue_internal.requeue_dead_letters(ARRAY(
-        SELECT d.id FROM queue.dead_letters AS d WHERE d.queue = redrive.queue
+        SELECT d.id FROM queue.dead_letters AS d
+        WHERE d.queue = redrive.queue AND (d.key IS NULL OR queue_internal.is_key_free(d.queue, d.key))
         ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED));
 END
 $$;
@@ -10162,8 +10568,10 @@ Needs the operator''s right on the queue.
 - options: a JSON object with options of queue.create. Options that are not named stay as they are; null restores the
   default.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22023 or 54000: an argument or an option
-is null, invalid or too large.';
+A change of max_running or of rate_limit waits for open claims that count against it.
+
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 55P03: such claims were open for longer than
+lock_timeout. 22004, 22023 or 54000: an argument or an option is null, invalid or too large.';
 
 -- For functions whose argument for the queue is called "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void
@@ -10392,12 +10800,13 @@ Errors: 42501: the caller is not the owner of the extension. QX002: the queue do
 argument is null, invalid or too large.';
 -- queue.pause
 --
---   Touches:  queue.queues (updates)
+--   Touches:  queue.queues (updates; a concurrent drop comes before or after)
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
+    PERFORM queue_internal.hold_queue(name);
     UPDATE queue.queues AS q SET paused_at = clock_timestamp()
     WHERE q.name = pause.name AND q.paused_at IS NULL;
 END
@@ -10412,12 +10821,13 @@ Errors: 42501: no right on the queue. QX002: the queue does not exist. 22004, 22
 invalid or too large.';
 -- queue.resume
 --
---   Touches:  queue.queues (updates)
+--   Touches:  queue.queues (updates; a concurrent drop comes before or after)
 
 CREATE FUNCTION queue.resume(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
+    PERFORM queue_internal.hold_queue(name);
     UPDATE queue.queues AS q SET paused_at = NULL
     WHERE q.name = resume.name AND q.paused_at IS NOT NULL;
     IF FOUND THEN
@@ -10601,7 +11011,7 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
   them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
-  timeout, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
+  timeout, ttl, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 
 Errors: 42501: no right on the queue, or the name belongs to a schedule of another queue without it. QX002: the queue
 does not exist. 54000: the queue has 10000 schedules. 22004, 22023 or 54000: an argument or an option is null, invalid
@@ -11017,7 +11427,8 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_worker(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -11030,7 +11441,8 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
 
 CREATE FUNCTION queue.revoke_operator(role name, queue text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -11043,7 +11455,8 @@ still has the right on all queues. Only the owner of the extension can call it.
 - queue: name of the queue, which may have been dropped. Null (default) means all queues, also future ones.
 
 Errors: 42501: the caller is not the owner of the extension. 42704: the role does not exist. 55P03: the objects were
-locked for more than 5 seconds. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+locked for more than 5 seconds. 25000: the isolation level is not READ COMMITTED. 22004, 22023 or 54000: an argument is
+null, invalid or too large.';
 -- CALL queue.maintain()
 --
 --   Locks:    short transactions of up to 1000 tasks each, none of which waits for a lock for longer than a second
@@ -11850,10 +12263,7 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- In case default privileges grant access to new tables: a partition is read through queue.history, which has
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
-GRANT USAGE ON SCHEMA queue TO pg_monitor;
-GRANT SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
-    queue.failing_handlers TO pg_monitor;
-GRANT EXECUTE ON FUNCTION queue.engine_stats, queue.health TO pg_monitor;
+DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, show only its queues, and read only the catalog.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,

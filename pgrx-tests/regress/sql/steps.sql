@@ -308,3 +308,23 @@ RESET ROLE;
 SELECT queue.drop('shared'), queue.drop('private');
 DROP OWNED BY steps_worker;
 DROP ROLE steps_worker;
+
+-- More tasks than an emission wakes: the rest is woken in parts.
+BEGIN;
+SELECT queue.create('crowd');
+WITH suspended AS (
+    INSERT INTO queue.tasks (queue, state, admission, token) SELECT 'crowd', 'waiting', 2, 1 FROM generate_series(1, 12000) RETURNING id)
+INSERT INTO queue_internal.awaits (task_id, token, queue, event) SELECT id, 1, 'crowd', 'go' FROM suspended;
+SELECT queue.emit('crowd', 'go');
+SELECT count(*) FROM queue_internal.events WHERE queue = 'crowd';
+SELECT queue_internal.wake_rest() + queue_internal.wake_rest() + queue_internal.wake_rest() AS parts, queue_internal.wake_rest();
+SELECT count(*), count(DISTINCT task_id) FROM queue_internal.events WHERE queue = 'crowd';
+ROLLBACK;
+-- An emission at REPEATABLE READ may not have seen all: they are looked for once more.
+SELECT queue.create('once');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT queue.emit('once', 'nobody');
+COMMIT;
+SELECT queue_internal.wake_rest() AS first, queue_internal.wake_rest() AS then;
+CALL queue.maintain();
+SELECT queue.drop('once');

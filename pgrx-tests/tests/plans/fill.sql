@@ -1,0 +1,20 @@
+-- Fills all tables with rows that nothing of a round has to read.
+BEGIN;
+INSERT INTO queue.tasks (queue, run_at) SELECT q, now()+interval '1 day' FROM generate_series(1,4000), unnest('{p, f, l}'::text[]) q;
+INSERT INTO queue.tasks (queue, state, admission) SELECT 'p', 'waiting',2 FROM generate_series(1,4000);
+INSERT INTO queue.tasks (queue, group_key, admission) SELECT q, 'big',2 FROM generate_series(1,4000), unnest('{g, h}'::text[]) q;
+CREATE TEMP TABLE w AS SELECT array_agg(id) AS ids FROM queue.tasks WHERE state='waiting' AND queue = 'p';
+INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure) SELECT (SELECT min(id) FROM queue.tasks WHERE queue='f'), u, 'fail' FROM w, unnest(ids) u;
+INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure, outcome) SELECT 900000000+i, ids[1], 'continue', 'completed' FROM w, generate_series(1,4000) i;
+INSERT INTO queue_internal.events (queue, group_key, due_at) SELECT q, 'big' || i % 200, now()+interval '1 day' FROM generate_series(1,4000) i, unnest('{g, h}'::text[]) q;
+INSERT INTO queue_internal.events (queue, task_id, due_at) SELECT q, 800000000+i, now()+interval '1 day' FROM generate_series(1,4000) i, unnest('{p, f}'::text[]) q;
+INSERT INTO queue_internal.keys (queue, key, task_id) SELECT q, 'fill'||i, (SELECT min(id) FROM queue.tasks WHERE queue='f') FROM generate_series(1,4000) i, unnest('{p, f}'::text[]) q;
+INSERT INTO queue_internal.steps (task_id, number, kind, name, value) SELECT (SELECT min(id) FROM queue.tasks WHERE queue='f'), i, 'step', 's'||i, '{}' FROM generate_series(1,4000) i;
+INSERT INTO queue_internal.awaits (task_id, token, queue, event) SELECT u, 1, 'f', 'fill'||u FROM w, unnest(ids) u;
+INSERT INTO queue_internal.emitted (queue, event) SELECT 'f', 'fill'||i FROM generate_series(1,4000) i;
+INSERT INTO queue_internal.group_starts SELECT q, 'big', clock_timestamp(), i,1, clock_timestamp()+interval '1 day' FROM generate_series(1,4000) i, unnest('{g, h}'::text[]) q;
+INSERT INTO queue_internal.batches (task_id) SELECT u FROM w, unnest(ids) u;
+INSERT INTO queue_internal.outcomes (task_id, outcome) SELECT 900000000+i, 'completed' FROM generate_series(1,4000) i;
+INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload, failed_at) SELECT 700000000+i, q,0, now(),1,1, now(), '{}', now()+interval '1 second' FROM generate_series(1,4000) i, unnest('{p}'::text[]) q;
+INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, created_at, payload) SELECT 600000000+i, 'p', 'completed',0, now(),1,1, now(), '{}' FROM generate_series(1,4000) i;
+COMMIT;
