@@ -26,7 +26,7 @@ def needs(*modules):
     return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
 
 
-def await_condition(condition, seconds=30):
+def await_condition(condition, seconds=120):
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
