@@ -21,7 +21,7 @@ const MOST: u64 = 2_500;
 /// by a filter, and the search for expired leases.
 const READ_ALL: [&str; 6] = [
     "generate_series(0, 4095)",
-    "ORDER BY l.number FOR UPDATE",
+    "FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue",
     "queue.stats",
     "'warning'",
     "t.id > $1 AND t.id <=",

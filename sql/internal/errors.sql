@@ -194,3 +194,14 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
+
+CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION '% at isolation level READ COMMITTED', what
+            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Do it in a transaction of its own.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_read_committed IS 'Raises 25000 at other isolation levels than READ COMMITTED.';

@@ -88,7 +88,9 @@ BEGIN
             IF event.id IS NULL THEN
                 locked := locked + 1;
                 spot_due := '-infinity';
-                spot := queue_internal.random_between(spot, queue_internal.newest_event());
+                spot := queue_internal.random_between(spot, (
+                    SELECT e.id FROM queue_internal.events AS e
+                    WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at DESC, e.id DESC LIMIT 1));
                 CONTINUE;
             END IF;
         END IF;
@@ -149,14 +151,14 @@ BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
-                     FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.task_id, e.id FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
         WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = event.queue AND e.group_key = event.group_key
                        AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
-                     FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.queue, e.group_key, e.id FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
         WHERE e.queue = event.queue AND e.group_key = event.group_key
           AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);

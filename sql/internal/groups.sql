@@ -103,21 +103,22 @@ DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
 BEGIN
-    RETURN (SELECT count(*) FILTER (WHERE b.state = 'waiting') FROM (
-                SELECT t.id, t.state FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission >= is_blocked
-                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
-            WHERE b.id < waiting_before.id);
+    RETURN (SELECT count(*) FROM (
+                SELECT FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission = is_blocked
+                  AND t.id < waiting_before.id AND t.state = 'waiting'
+                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.waiting_before IS
     'Returns how many places of a group the waiting tasks before an id take.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
--- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
+-- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits. "opens": the task is
+-- delayed and others pass it, so that it becomes open, whatever the limit.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
-    OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
+    OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -160,17 +161,18 @@ BEGIN
     ELSIF first.state = 'waiting' THEN
         -- It waits for its predecessors or for an event, and takes a place as a task that runs does. So there is no room
         -- behind as many of them as may run.
-        SELECT b.id, b.state, b.weight, b.run_at, b.number - 1 AS waiting INTO first FROM (
-            SELECT t.id, t.state, t.weight, t.run_at, row_number() OVER (ORDER BY t.admission, t.id) AS number
-            FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+        SELECT b.id, b.state, b.weight, b.run_at INTO first FROM (
+            SELECT t.id, t.state, t.weight, t.run_at, t.admission FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission = is_blocked
             ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
-        WHERE b.state = 'queued' ORDER BY b.number LIMIT 1;
-        waiting := coalesce(first.waiting, source.max_running_per_group);
+        WHERE b.state = 'queued' ORDER BY b.admission, b.id LIMIT 1;
+        waiting := CASE WHEN first.id IS NULL THEN source.max_running_per_group
+                        ELSE queue_internal.waiting_before(source, group_key, first.id) END;
     END IF;
     has_room := admitted + waiting < source.max_running_per_group;
     -- A delayed task that others pass is only opened.
-    IF NOT blocking AND first.run_at > clock_timestamp()
+    opens := NOT blocking AND first.run_at > clock_timestamp();
+    IF opens
        OR has_room
           -- Fair: one task of each group is in the order, and the next joins at its end.
           AND NOT (source.fair_groups AND ready > 0)
@@ -202,13 +204,17 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    pass  CONSTANT boolean := source.delayed_head = 'pass';
     now   record;
     step  record;
     next  queue.tasks;
 BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
+    END IF;
+    -- Again, because a smaller limit may have been set since the caller read it. From now on this lock prevents that.
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = source.name;
+    IF NOT FOUND THEN
+        RETURN true;
     END IF;
     SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
@@ -226,7 +232,7 @@ BEGIN
             SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+            SET admission = CASE WHEN step.opens THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'

@@ -99,7 +99,7 @@ BEGIN
                    OR k.expires_at IS NULL
                       AND (SELECT t.id FROM queue.tasks AS t
                            WHERE t.id = k.task_id AND t.queue = k.queue
-                             AND (t.token = 0 AND t.state = 'queued' AND t.start_by <= clock_timestamp()) IS NOT TRUE)
+                             AND (t.token = 0 AND t.start_by <= clock_timestamp()) IS NOT TRUE)
                           IS NOT NULL)) IS NULL;
 END
 $$;

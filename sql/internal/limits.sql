@@ -239,7 +239,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
 BEGIN
-    -- A changed rate starts with the starts of the last period. No version repeats: a claim that has read an old bucket
+    -- A changed rate starts with the starts of the last period. Their versions are new: a claim that has read an old bucket
     -- must not lock a new one instead.
     WITH old AS (
         DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.version, s.taken
@@ -279,27 +279,67 @@ COMMENT ON FUNCTION queue_internal.wait_for_claims IS
     'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
 
 -- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
--- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout. The exception handler releases the locks.
+-- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout: for each lock, because only that finds
+-- deadlocks, and for no further one after that time. First it locks what it can without waiting. The exception handler
+-- releases the locks.
 CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     before  CONSTANT text := current_setting('lock_timeout');
-    longest CONSTANT interval := current_setting('deadlock_timeout')::interval + interval '200 ms';
+    longest CONSTANT interval :=
+        least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
+    stop    CONSTANT timestamptz := clock_timestamp() + longest;
+    got     bigint[];
+    next    bigint;
 BEGIN
     IF before = '0' OR before::interval > longest THEN
         PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
     END IF;
-    PERFORM FROM queue_internal.slots AS s
-    WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0 AND beyond IS NOT NULL) ORDER BY s.slot FOR UPDATE;
+    IF beyond IS NOT NULL THEN
+        got := ARRAY(SELECT s.slot FROM queue_internal.slots AS s
+                     WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT s.slot FROM queue_internal.slots AS s
+            WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.slots AS s WHERE s.queue = lock_claimed.queue AND s.slot = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
+    END IF;
     IF buckets THEN
-        PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+        got := ARRAY(SELECT s.bucket FROM queue_internal.rate_buckets AS s
+                     WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT s.bucket FROM queue_internal.rate_buckets AS s
+            WHERE s.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue AND s.bucket = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
     END IF;
     IF groups THEN
-        -- Then no claim admits a task. A new statement sees all that were admitted.
-        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
-        PERFORM FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-        ORDER BY t.id FOR NO KEY UPDATE;
+        -- Then no claim admits a task.
+        got := ARRAY(SELECT l.number FROM queue_internal.locks AS l
+                     WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT l.number FROM queue_internal.locks AS l
+            WHERE l.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
+        -- New statements see all that were admitted.
+        got := ARRAY(SELECT t.id FROM queue.tasks AS t
+                     WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+                     FOR NO KEY UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+            EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue.tasks AS t WHERE t.id = next FOR NO KEY UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
     END IF;
     PERFORM set_config('lock_timeout', before, true);
     RETURN true;
@@ -309,3 +349,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_claimed IS
     'Locks what claims use of a queue''s limits; false if that takes too long.';
+
+CREATE FUNCTION queue_internal.check_lock_time(stop timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF clock_timestamp() > stop THEN
+        RAISE lock_not_available;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_lock_time IS 'Raises 55P03 after a time.';

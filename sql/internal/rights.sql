@@ -213,12 +213,9 @@ BEGIN
        -- A role that was dropped has no privileges.
        OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
-    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'rights can only be revoked at isolation level READ COMMITTED'
-            USING ERRCODE = 'invalid_transaction_state',
-                  DETAIL = 'The snapshot may not show a right that needs some of the same privileges.',
-                  HINT = 'Revoke in a transaction of its own.';
     END IF;
+    PERFORM queue_internal.check_read_committed(
+        'rights can only be revoked', 'The snapshot may not show a right that needs some of the same privileges.');
     FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('REVOKE %s FROM %s', privilege, role);
     END LOOP;

@@ -365,19 +365,20 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    rest queue_internal.emitted;
+    chosen record;
+    rest   queue_internal.emitted;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
     -- Any of the first, because one may fail each time, by a trigger that a user added.
-    SELECT e.queue, e.event INTO rest.queue, rest.event FROM (
+    SELECT e.queue, e.event INTO chosen FROM (
         SELECT r.queue, r.event FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL
         ORDER BY r.queue, r.event LIMIT 100) AS e
     OFFSET floor(random() * (SELECT count(*) FROM (
         SELECT FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL LIMIT 100) AS c)) LIMIT 1;
     SELECT e.* INTO rest FROM queue_internal.emitted AS e
-    WHERE e.queue = rest.queue AND e.event = rest.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
+    WHERE e.queue = chosen.queue AND e.event = chosen.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;

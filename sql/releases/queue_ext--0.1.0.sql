@@ -857,6 +857,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
+
+CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION '% at isolation level READ COMMITTED', what
+            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Do it in a transaction of its own.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_read_committed IS 'Raises 25000 at other isolation levels than READ COMMITTED.';
 -- queue_internal.may_log(kind, queue)
 --
 --   Whether this session may write another WARNING of this kind about the queue to the server's log. The background worker
@@ -1626,7 +1637,7 @@ BEGIN
                    OR k.expires_at IS NULL
                       AND (SELECT t.id FROM queue.tasks AS t
                            WHERE t.id = k.task_id AND t.queue = k.queue
-                             AND (t.token = 0 AND t.state = 'queued' AND t.start_by <= clock_timestamp()) IS NOT TRUE)
+                             AND (t.token = 0 AND t.start_by <= clock_timestamp()) IS NOT TRUE)
                           IS NOT NULL)) IS NULL;
 END
 $$;
@@ -1894,21 +1905,22 @@ DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
 BEGIN
-    RETURN (SELECT count(*) FILTER (WHERE b.state = 'waiting') FROM (
-                SELECT t.id, t.state FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission >= is_blocked
-                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
-            WHERE b.id < waiting_before.id);
+    RETURN (SELECT count(*) FROM (
+                SELECT FROM queue.tasks AS t
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission = is_blocked
+                  AND t.id < waiting_before.id AND t.state = 'waiting'
+                ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.waiting_before IS
     'Returns how many places of a group the waiting tasks before an id take.';
 
 -- Returns what to do next about a group: admit a task, or withdraw the admission of one; null if nothing. "not_before" is
--- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits.
+-- when the rate limit will allow the next task, null if the rate limit is not the reason that it waits. "opens": the task is
+-- delayed and others pass it, so that it becomes open, whatever the limit.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
-    OUT admit bigint, OUT withdraw bigint, OUT not_before timestamptz)
+    OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -1951,17 +1963,18 @@ BEGIN
     ELSIF first.state = 'waiting' THEN
         -- It waits for its predecessors or for an event, and takes a place as a task that runs does. So there is no room
         -- behind as many of them as may run.
-        SELECT b.id, b.state, b.weight, b.run_at, b.number - 1 AS waiting INTO first FROM (
-            SELECT t.id, t.state, t.weight, t.run_at, row_number() OVER (ORDER BY t.admission, t.id) AS number
-            FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+        SELECT b.id, b.state, b.weight, b.run_at INTO first FROM (
+            SELECT t.id, t.state, t.weight, t.run_at, t.admission FROM queue.tasks AS t
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission = is_blocked
             ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
-        WHERE b.state = 'queued' ORDER BY b.number LIMIT 1;
-        waiting := coalesce(first.waiting, source.max_running_per_group);
+        WHERE b.state = 'queued' ORDER BY b.admission, b.id LIMIT 1;
+        waiting := CASE WHEN first.id IS NULL THEN source.max_running_per_group
+                        ELSE queue_internal.waiting_before(source, group_key, first.id) END;
     END IF;
     has_room := admitted + waiting < source.max_running_per_group;
     -- A delayed task that others pass is only opened.
-    IF NOT blocking AND first.run_at > clock_timestamp()
+    opens := NOT blocking AND first.run_at > clock_timestamp();
+    IF opens
        OR has_room
           -- Fair: one task of each group is in the order, and the next joins at its end.
           AND NOT (source.fair_groups AND ready > 0)
@@ -1993,13 +2006,17 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    pass  CONSTANT boolean := source.delayed_head = 'pass';
     now   record;
     step  record;
     next  queue.tasks;
 BEGIN
     IF NOT queue_internal.lock_group(source.name, group_key) THEN
         RETURN false;
+    END IF;
+    -- Again, because a smaller limit may have been set since the caller read it. From now on this lock prevents that.
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = source.name;
+    IF NOT FOUND THEN
+        RETURN true;
     END IF;
     SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
     LOOP
@@ -2017,7 +2034,7 @@ BEGIN
             SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET admission = CASE WHEN pass AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
+            SET admission = CASE WHEN step.opens THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'
@@ -3040,7 +3057,9 @@ BEGIN
             IF event.id IS NULL THEN
                 locked := locked + 1;
                 spot_due := '-infinity';
-                spot := queue_internal.random_between(spot, queue_internal.newest_event());
+                spot := queue_internal.random_between(spot, (
+                    SELECT e.id FROM queue_internal.events AS e
+                    WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at DESC, e.id DESC LIMIT 1));
                 CONTINUE;
             END IF;
         END IF;
@@ -3101,14 +3120,14 @@ BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
-                     FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.task_id, e.id FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
         WHERE e.task_id = event.task_id AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
     ELSE
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
                      WHERE e.queue = event.queue AND e.group_key = event.group_key
                        AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids)
-                     FOR UPDATE SKIP LOCKED);
+                     ORDER BY e.queue, e.group_key, e.id FOR UPDATE SKIP LOCKED);
         DELETE FROM queue_internal.events AS e
         WHERE e.queue = event.queue AND e.group_key = event.group_key
           AND e.id BETWEEN ids[1] AND last AND e.id = ANY (ids);
@@ -4147,7 +4166,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     buckets CONSTANT integer := CASE WHEN source.rate_limit IS NOT NULL THEN least(source.rate_limit, 64) END;
 BEGIN
-    -- A changed rate starts with the starts of the last period. No version repeats: a claim that has read an old bucket
+    -- A changed rate starts with the starts of the last period. Their versions are new: a claim that has read an old bucket
     -- must not lock a new one instead.
     WITH old AS (
         DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = source.name RETURNING s.version, s.taken
@@ -4187,27 +4206,67 @@ COMMENT ON FUNCTION queue_internal.wait_for_claims IS
     'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
 
 -- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
--- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout. The exception handler releases the locks.
+-- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout: for each lock, because only that finds
+-- deadlocks, and for no further one after that time. First it locks what it can without waiting. The exception handler
+-- releases the locks.
 CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     before  CONSTANT text := current_setting('lock_timeout');
-    longest CONSTANT interval := current_setting('deadlock_timeout')::interval + interval '200 ms';
+    longest CONSTANT interval :=
+        least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
+    stop    CONSTANT timestamptz := clock_timestamp() + longest;
+    got     bigint[];
+    next    bigint;
 BEGIN
     IF before = '0' OR before::interval > longest THEN
         PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
     END IF;
-    PERFORM FROM queue_internal.slots AS s
-    WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0 AND beyond IS NOT NULL) ORDER BY s.slot FOR UPDATE;
+    IF beyond IS NOT NULL THEN
+        got := ARRAY(SELECT s.slot FROM queue_internal.slots AS s
+                     WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT s.slot FROM queue_internal.slots AS s
+            WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.slots AS s WHERE s.queue = lock_claimed.queue AND s.slot = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
+    END IF;
     IF buckets THEN
-        PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+        got := ARRAY(SELECT s.bucket FROM queue_internal.rate_buckets AS s
+                     WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT s.bucket FROM queue_internal.rate_buckets AS s
+            WHERE s.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue AND s.bucket = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
     END IF;
     IF groups THEN
-        -- Then no claim admits a task. A new statement sees all that were admitted.
-        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
-        PERFORM FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-        ORDER BY t.id FOR NO KEY UPDATE;
+        -- Then no claim admits a task.
+        got := ARRAY(SELECT l.number FROM queue_internal.locks AS l
+                     WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT l.number FROM queue_internal.locks AS l
+            WHERE l.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = next FOR UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
+        -- New statements see all that were admitted.
+        got := ARRAY(SELECT t.id FROM queue.tasks AS t
+                     WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+                     FOR NO KEY UPDATE SKIP LOCKED);
+        FOR next IN
+            SELECT t.id FROM queue.tasks AS t
+            WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+            EXCEPT SELECT unnest(got) ORDER BY 1
+        LOOP
+            PERFORM FROM queue.tasks AS t WHERE t.id = next FOR NO KEY UPDATE;
+            PERFORM queue_internal.check_lock_time(stop);
+        END LOOP;
     END IF;
     PERFORM set_config('lock_timeout', before, true);
     RETURN true;
@@ -4217,6 +4276,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_claimed IS
     'Locks what claims use of a queue''s limits; false if that takes too long.';
+
+CREATE FUNCTION queue_internal.check_lock_time(stop timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF clock_timestamp() > stop THEN
+        RAISE lock_not_available;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_lock_time IS 'Raises 55P03 after a time.';
 -- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step
 -- of priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task
 -- waits and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads
@@ -5004,19 +5073,20 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    rest queue_internal.emitted;
+    chosen record;
+    rest   queue_internal.emitted;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN 0;
     END IF;
     -- Any of the first, because one may fail each time, by a trigger that a user added.
-    SELECT e.queue, e.event INTO rest.queue, rest.event FROM (
+    SELECT e.queue, e.event INTO chosen FROM (
         SELECT r.queue, r.event FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL
         ORDER BY r.queue, r.event LIMIT 100) AS e
     OFFSET floor(random() * (SELECT count(*) FROM (
         SELECT FROM queue_internal.emitted AS r WHERE r.rest_after IS NOT NULL LIMIT 100) AS c)) LIMIT 1;
     SELECT e.* INTO rest FROM queue_internal.emitted AS e
-    WHERE e.queue = rest.queue AND e.event = rest.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
+    WHERE e.queue = chosen.queue AND e.event = chosen.event AND e.rest_after IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
@@ -7642,12 +7712,9 @@ BEGIN
        -- A role that was dropped has no privileges.
        OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = withdraw_privileges.role) THEN
         RETURN;
-    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'rights can only be revoked at isolation level READ COMMITTED'
-            USING ERRCODE = 'invalid_transaction_state',
-                  DETAIL = 'The snapshot may not show a right that needs some of the same privileges.',
-                  HINT = 'Revoke in a transaction of its own.';
     END IF;
+    PERFORM queue_internal.check_read_committed(
+        'rights can only be revoked', 'The snapshot may not show a right that needs some of the same privileges.');
     FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('REVOKE %s FROM %s', privilege, role);
     END LOOP;
@@ -10557,6 +10624,10 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
     PERFORM queue_internal.check_options(options);
+    IF options ?| '{max_running_per_group, delayed_head, group_rate_limit, rate_period}' THEN
+        PERFORM queue_internal.check_read_committed(
+            'options of groups can only be changed', 'The snapshot may not show tasks that were admitted under the old options.');
+    END IF;
     PERFORM queue_internal.apply_options(name, options);
 END
 $$;
@@ -10571,7 +10642,8 @@ Needs the operator''s right on the queue.
 A change of max_running or of rate_limit waits for open claims that count against it.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55P03: such claims were open for longer than
-lock_timeout. 22004, 22023 or 54000: an argument or an option is null, invalid or too large.';
+lock_timeout. 25000: an option of groups, outside isolation level READ COMMITTED. 22004, 22023 or 54000: an argument or
+an option is null, invalid or too large.';
 
 -- For functions whose argument for the queue is called "name".
 CREATE FUNCTION queue_internal.check_queue(name text) RETURNS void

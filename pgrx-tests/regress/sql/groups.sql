@@ -167,7 +167,7 @@ ROLLBACK;
 BEGIN;
 SELECT queue.create('smaller', '{"max_running_per_group": 2}');
 SELECT count(queue.push('smaller', group_key => 'g' || n / 2, priority => n % 2)) FROM generate_series(0, 79) AS n;
-SELECT queue_internal.process_events(q, 1000, 0) > 0 AS processed FROM queue.queues AS q WHERE q.name = 'smaller';
+SELECT queue_internal.process_events(q, 1000, 0, until => 'infinity') > 0 AS processed FROM queue.queues AS q WHERE q.name = 'smaller';
 SELECT count(*) AS admitted FROM queue.tasks WHERE queue = 'smaller' AND admission = 1;
 SELECT count(DISTINCT group_key) AS groups FROM queue.claim('1 minute', 'smaller', 40);
 SELECT queue.configure('smaller', '{"max_running_per_group": 1}');
@@ -191,3 +191,26 @@ SELECT payload, group_key FROM queue.claim('1 minute', 'places', 5);
 SELECT queue.complete(id, token) FROM queue.tasks WHERE id = :predecessor;
 SELECT payload, group_key FROM queue.claim('1 minute', 'places', 5);
 ROLLBACK;
+
+-- A delayed task that others pass becomes open also while its group is full, and never takes the place of one that may run.
+BEGIN;
+SELECT queue.create('opened', '{"delayed_head": "pass"}');
+SELECT queue.push('opened', group_key => 'g') > 0 AS pushed, queue.push('opened', group_key => 'g', delay => '1 hour') > 0 AS pushed;
+SELECT count(*) FROM queue.claim('1 minute', 'opened', 5);
+SELECT s.admit IS NOT NULL AS admits, s.opens
+FROM queue.queues AS q, queue_internal.admitted_of(q, 'g') AS a,
+     queue_internal.next_admission(q, 'g', a.admitted, a.ready, a.latest, a.used) AS s WHERE q.name = 'opened';
+UPDATE queue.tasks SET admission = 2 WHERE queue = 'opened' AND state = 'queued';
+SELECT s.admit IS NOT NULL AS admits, s.opens
+FROM queue.queues AS q, queue_internal.admitted_of(q, 'g') AS a,
+     queue_internal.next_admission(q, 'g', a.admitted, a.ready, a.latest, a.used) AS s WHERE q.name = 'opened';
+SELECT queue_internal.admit_next(q, 'g', 'infinity') FROM queue.queues AS q WHERE q.name = 'opened';
+SELECT state, admission FROM queue.tasks WHERE queue = 'opened' ORDER BY id;
+ROLLBACK;
+
+-- A snapshot may not show what was admitted under the old options.
+SELECT queue.create('snapshot');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT queue.configure('snapshot', '{"max_running_per_group": 1}');
+ROLLBACK;
+SELECT queue.drop('snapshot');

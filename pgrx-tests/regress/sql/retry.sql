@@ -88,3 +88,13 @@ SELECT payload FROM queue.tasks WHERE queue = 'taken' AND key IS NULL;
 SELECT queue.redrive('taken', 2);
 SELECT queue.redrive('taken', 1);
 ROLLBACK;
+
+-- A task past its start deadline gives up its key, also if it waits for another.
+BEGIN;
+SELECT queue.create('late', '{"max_attempts": 1}');
+SELECT queue.push('late', key => 'k') > 0 AS pushed;
+SELECT count(queue.fail(id, token, 'no')) FROM queue.claim('1 minute', 'late');
+SELECT queue.push('late', delay => '1 hour') AS predecessor \gset
+SELECT queue.push('late', key => 'k', after => ARRAY[:predecessor]::bigint[], ttl => '1 ms') > 0 AS pushed, pg_sleep(0.01);
+SELECT queue.redrive('late');
+ROLLBACK;

@@ -25,6 +25,9 @@ COMMENT ON INDEX queue_internal.outcomes_rest IS 'Ended tasks with dependents th
 CREATE INDEX awaits_event ON queue_internal.awaits (event, queue, task_id) WHERE event IS NOT NULL;
 COMMENT ON INDEX queue_internal.awaits_event IS 'The tasks that wait for an event.';
 
+CREATE INDEX emitted_rest ON queue_internal.emitted (event, queue) WHERE rest_after IS NOT NULL;
+COMMENT ON INDEX queue_internal.emitted_rest IS 'Emitted events of which not all waiting tasks were woken.';
+
 -- There is no index on finished_at: all current writes would go to one tablet. Queries by time (retention, queue.stats)
 -- read the table.
 
