@@ -7,11 +7,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
     PERFORM queue_internal.check_options(options);
-    IF options ?| '{max_running_per_group, delayed_head, group_rate_limit, rate_period}' THEN
-        PERFORM queue_internal.check_read_committed(
-            'options of groups can only be changed', 'The snapshot may not show tasks that were admitted under the old options.');
-    END IF;
-    PERFORM queue_internal.apply_options(name, options);
+    PERFORM queue_internal.apply_options(name, options, false);
 END
 $$;
 COMMENT ON FUNCTION queue.configure IS
@@ -25,7 +21,7 @@ Needs the operator''s right on the queue.
 A change of max_running or of rate_limit waits for open claims that count against it.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55P03: such claims were open for longer than
-lock_timeout. 25000: an option of groups, outside isolation level READ COMMITTED. 22004, 22023 or 54000: an argument or
+lock_timeout. 25000: a change for groups, outside isolation level READ COMMITTED. 22004, 22023 or 54000: an argument or
 an option is null, invalid or too large.';
 
 -- For functions whose argument for the queue is called "name".

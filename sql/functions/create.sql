@@ -17,7 +17,7 @@ BEGIN
     -- Without an exception handler, which would take the error of a user's trigger for this one.
     INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
     IF FOUND THEN
-        PERFORM queue_internal.apply_options(name, options);
+        PERFORM queue_internal.apply_options(name, options, true);
         -- Events of an earlier queue of that name: a drop at REPEATABLE READ does not see those emitted meanwhile.
         DELETE FROM queue_internal.emitted AS e WHERE e.queue = "create".name;
     ELSIF if_not_exists THEN

@@ -1,10 +1,10 @@
--- queue_internal.apply_options(name, options)
+-- queue_internal.apply_options(name, options, is_new)
 --
 --   Checks the options of queue.create and queue.configure and writes them to the queue's row.
 --   An option that is not named keeps its value; null brings back the default.
 --   Errors:   22023 and 54000 naming the option
 
-CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS void
+CREATE FUNCTION queue_internal.apply_options(name text, options jsonb, is_new boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
@@ -96,13 +96,13 @@ BEGIN
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
         durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
-    PERFORM queue_internal.policies_changed(before, changed);
+    PERFORM queue_internal.policies_changed(before, changed, is_new);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
 -- Applies changed limits to the tasks that are in the queue already. The caller has the row of the queue locked.
-CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues) RETURNS void
+CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues, is_new boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     slots    CONSTANT boolean := before.max_running IS DISTINCT FROM source.max_running;
@@ -118,7 +118,16 @@ DECLARE
         OR source.group_rate_limit IS NOT NULL
            AND (before.group_rate_limit, before.rate_period)
                IS DISTINCT FROM (source.group_rate_limit, source.rate_period);
+    regroup  CONSTANT boolean :=
+        readmit
+        OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
+           IS DISTINCT FROM
+           (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit);
 BEGIN
+    IF regroup AND NOT is_new THEN
+        PERFORM queue_internal.check_read_committed(
+            'options of groups can only be changed', 'The snapshot may not show tasks that were admitted under the old options.');
+    END IF;
     IF slots OR buckets THEN
         PERFORM queue_internal.wait_for_claims(
             source.name, CASE WHEN slots THEN coalesce(source.max_running, 0) END, buckets);
@@ -133,10 +142,7 @@ BEGIN
     IF buckets THEN
         PERFORM queue_internal.provide_buckets(source);
     END IF;
-    IF readmit
-       OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
-          IS DISTINCT FROM
-          (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit) THEN
+    IF regroup THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'

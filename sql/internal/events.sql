@@ -88,9 +88,9 @@ BEGIN
             IF event.id IS NULL THEN
                 locked := locked + 1;
                 spot_due := '-infinity';
-                spot := queue_internal.random_between(spot, (
+                spot := queue_internal.random_between(spot, greatest(spot, (
                     SELECT e.id FROM queue_internal.events AS e
-                    WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at DESC, e.id DESC LIMIT 1));
+                    WHERE e.queue = source.name AND e.due_at = '-infinity' ORDER BY e.due_at DESC, e.id DESC LIMIT 1)));
                 CONTINUE;
             END IF;
         END IF;

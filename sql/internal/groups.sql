@@ -232,7 +232,8 @@ BEGIN
             SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET admission = CASE WHEN step.opens THEN 0 ELSE 1 END,
+            -- It may have been delayed since next_admission read it.
+            SET admission = CASE WHEN step.opens OR source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'

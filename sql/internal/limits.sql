@@ -280,64 +280,48 @@ COMMENT ON FUNCTION queue_internal.wait_for_claims IS
 
 -- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
 -- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout: for each lock, because only that finds
--- deadlocks, and for no further one after that time. First it locks what it can without waiting. The exception handler
--- releases the locks.
+-- deadlocks, and for no further one after that time. Locks in order, one by one: a cursor locks no row before it is fetched.
+-- The exception handler releases the locks.
 CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    all_slots CURSOR FOR
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) ORDER BY s.slot FOR UPDATE;
+    all_buckets CURSOR FOR
+        SELECT FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+    all_locks CURSOR FOR
+        SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
+    all_tasks CURSOR FOR
+        SELECT FROM queue.tasks AS t
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        ORDER BY t.id FOR NO KEY UPDATE;
     before  CONSTANT text := current_setting('lock_timeout');
     longest CONSTANT interval :=
         least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
     stop    CONSTANT timestamptz := clock_timestamp() + longest;
-    got     bigint[];
-    next    bigint;
 BEGIN
     IF before = '0' OR before::interval > longest THEN
         PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
     END IF;
     IF beyond IS NOT NULL THEN
-        got := ARRAY(SELECT s.slot FROM queue_internal.slots AS s
-                     WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT s.slot FROM queue_internal.slots AS s
-            WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.slots AS s WHERE s.queue = lock_claimed.queue AND s.slot = next FOR UPDATE;
+        FOR one IN all_slots LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
     IF buckets THEN
-        got := ARRAY(SELECT s.bucket FROM queue_internal.rate_buckets AS s
-                     WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT s.bucket FROM queue_internal.rate_buckets AS s
-            WHERE s.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue AND s.bucket = next FOR UPDATE;
+        FOR one IN all_buckets LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
     IF groups THEN
-        -- Then no claim admits a task.
-        got := ARRAY(SELECT l.number FROM queue_internal.locks AS l
-                     WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT l.number FROM queue_internal.locks AS l
-            WHERE l.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = next FOR UPDATE;
+        -- The transaction that has it locked may be inserting the others (lock_group).
+        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = -1 FOR UPDATE;
+        FOR one IN all_locks LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
-        -- New statements see all that were admitted.
-        got := ARRAY(SELECT t.id FROM queue.tasks AS t
-                     WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-                     FOR NO KEY UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT t.id FROM queue.tasks AS t
-            WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-            EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue.tasks AS t WHERE t.id = next FOR NO KEY UPDATE;
+        -- Now no claim admits a task, and a new statement sees all that were admitted.
+        FOR one IN all_tasks LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;

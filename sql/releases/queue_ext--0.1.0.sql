@@ -2034,7 +2034,8 @@ BEGIN
             SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
-            SET admission = CASE WHEN step.opens THEN 0 ELSE 1 END,
+            -- It may have been delayed since next_admission read it.
+            SET admission = CASE WHEN step.opens OR source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 1 END,
                 run_at = CASE WHEN source.fair_groups THEN greatest(t.run_at, clock_timestamp()) ELSE t.run_at END
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
                           WHERE l.id = step.admit AND l.admission <> 1 AND l.state = 'queued'
@@ -3057,9 +3058,9 @@ BEGIN
             IF event.id IS NULL THEN
                 locked := locked + 1;
                 spot_due := '-infinity';
-                spot := queue_internal.random_between(spot, (
+                spot := queue_internal.random_between(spot, greatest(spot, (
                     SELECT e.id FROM queue_internal.events AS e
-                    WHERE e.queue = source.name AND e.due_at <= moment ORDER BY e.due_at DESC, e.id DESC LIMIT 1));
+                    WHERE e.queue = source.name AND e.due_at = '-infinity' ORDER BY e.due_at DESC, e.id DESC LIMIT 1)));
                 CONTINUE;
             END IF;
         END IF;
@@ -4207,64 +4208,48 @@ COMMENT ON FUNCTION queue_internal.wait_for_claims IS
 
 -- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
 -- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout: for each lock, because only that finds
--- deadlocks, and for no further one after that time. First it locks what it can without waiting. The exception handler
--- releases the locks.
+-- deadlocks, and for no further one after that time. Locks in order, one by one: a cursor locks no row before it is fetched.
+-- The exception handler releases the locks.
 CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    all_slots CURSOR FOR
+        SELECT FROM queue_internal.slots AS s
+        WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) ORDER BY s.slot FOR UPDATE;
+    all_buckets CURSOR FOR
+        SELECT FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue ORDER BY s.bucket FOR UPDATE;
+    all_locks CURSOR FOR
+        SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
+    all_tasks CURSOR FOR
+        SELECT FROM queue.tasks AS t
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        ORDER BY t.id FOR NO KEY UPDATE;
     before  CONSTANT text := current_setting('lock_timeout');
     longest CONSTANT interval :=
         least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
     stop    CONSTANT timestamptz := clock_timestamp() + longest;
-    got     bigint[];
-    next    bigint;
 BEGIN
     IF before = '0' OR before::interval > longest THEN
         PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
     END IF;
     IF beyond IS NOT NULL THEN
-        got := ARRAY(SELECT s.slot FROM queue_internal.slots AS s
-                     WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT s.slot FROM queue_internal.slots AS s
-            WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.slots AS s WHERE s.queue = lock_claimed.queue AND s.slot = next FOR UPDATE;
+        FOR one IN all_slots LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
     IF buckets THEN
-        got := ARRAY(SELECT s.bucket FROM queue_internal.rate_buckets AS s
-                     WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT s.bucket FROM queue_internal.rate_buckets AS s
-            WHERE s.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue AND s.bucket = next FOR UPDATE;
+        FOR one IN all_buckets LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
     IF groups THEN
-        -- Then no claim admits a task.
-        got := ARRAY(SELECT l.number FROM queue_internal.locks AS l
-                     WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT l.number FROM queue_internal.locks AS l
-            WHERE l.queue = lock_claimed.queue EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = next FOR UPDATE;
+        -- The transaction that has it locked may be inserting the others (lock_group).
+        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = -1 FOR UPDATE;
+        FOR one IN all_locks LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
-        -- New statements see all that were admitted.
-        got := ARRAY(SELECT t.id FROM queue.tasks AS t
-                     WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-                     FOR NO KEY UPDATE SKIP LOCKED);
-        FOR next IN
-            SELECT t.id FROM queue.tasks AS t
-            WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
-            EXCEPT SELECT unnest(got) ORDER BY 1
-        LOOP
-            PERFORM FROM queue.tasks AS t WHERE t.id = next FOR NO KEY UPDATE;
+        -- Now no claim admits a task, and a new statement sees all that were admitted.
+        FOR one IN all_tasks LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
@@ -6442,13 +6427,13 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_dead_letters IS
     'Deletes dead letters past their retention; returns whether there may be more.';
--- queue_internal.apply_options(name, options)
+-- queue_internal.apply_options(name, options, is_new)
 --
 --   Checks the options of queue.create and queue.configure and writes them to the queue's row.
 --   An option that is not named keeps its value; null brings back the default.
 --   Errors:   22023 and 54000 naming the option
 
-CREATE FUNCTION queue_internal.apply_options(name text, options jsonb) RETURNS void
+CREATE FUNCTION queue_internal.apply_options(name text, options jsonb, is_new boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     valid   CONSTANT text :=
@@ -6540,13 +6525,13 @@ BEGIN
         key_ttl = changed.key_ttl, on_predecessor_failure = changed.on_predecessor_failure,
         durable_leases = changed.durable_leases
     WHERE q.name = apply_options.name;
-    PERFORM queue_internal.policies_changed(before, changed);
+    PERFORM queue_internal.policies_changed(before, changed, is_new);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.apply_options IS 'Checks the options of a queue and writes them.';
 
 -- Applies changed limits to the tasks that are in the queue already. The caller has the row of the queue locked.
-CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues) RETURNS void
+CREATE FUNCTION queue_internal.policies_changed(before queue.queues, source queue.queues, is_new boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     slots    CONSTANT boolean := before.max_running IS DISTINCT FROM source.max_running;
@@ -6562,7 +6547,16 @@ DECLARE
         OR source.group_rate_limit IS NOT NULL
            AND (before.group_rate_limit, before.rate_period)
                IS DISTINCT FROM (source.group_rate_limit, source.rate_period);
+    regroup  CONSTANT boolean :=
+        readmit
+        OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
+           IS DISTINCT FROM
+           (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit);
 BEGIN
+    IF regroup AND NOT is_new THEN
+        PERFORM queue_internal.check_read_committed(
+            'options of groups can only be changed', 'The snapshot may not show tasks that were admitted under the old options.');
+    END IF;
     IF slots OR buckets THEN
         PERFORM queue_internal.wait_for_claims(
             source.name, CASE WHEN slots THEN coalesce(source.max_running, 0) END, buckets);
@@ -6577,10 +6571,7 @@ BEGIN
     IF buckets THEN
         PERFORM queue_internal.provide_buckets(source);
     END IF;
-    IF readmit
-       OR (before.max_running_per_group, before.delayed_head, before.fair_groups, before.group_rate_limit)
-          IS DISTINCT FROM
-          (source.max_running_per_group, source.delayed_head, source.fair_groups, source.group_rate_limit) THEN
+    IF regroup THEN
         WITH locked AS MATERIALIZED (
             SELECT l.id FROM queue.tasks AS l
             WHERE l.queue = source.name AND l.group_key IS NOT NULL AND l.state = 'queued'
@@ -10549,7 +10540,7 @@ BEGIN
     -- Without an exception handler, which would take the error of a user's trigger for this one.
     INSERT INTO queue.queues (name) VALUES ("create".name) ON CONFLICT ON CONSTRAINT queues_pkey DO NOTHING;
     IF FOUND THEN
-        PERFORM queue_internal.apply_options(name, options);
+        PERFORM queue_internal.apply_options(name, options, true);
         -- Events of an earlier queue of that name: a drop at REPEATABLE READ does not see those emitted meanwhile.
         DELETE FROM queue_internal.emitted AS e WHERE e.queue = "create".name;
     ELSIF if_not_exists THEN
@@ -10624,11 +10615,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM queue_internal.check_queue(name);
     PERFORM queue_internal.check_options(options);
-    IF options ?| '{max_running_per_group, delayed_head, group_rate_limit, rate_period}' THEN
-        PERFORM queue_internal.check_read_committed(
-            'options of groups can only be changed', 'The snapshot may not show tasks that were admitted under the old options.');
-    END IF;
-    PERFORM queue_internal.apply_options(name, options);
+    PERFORM queue_internal.apply_options(name, options, false);
 END
 $$;
 COMMENT ON FUNCTION queue.configure IS
@@ -10642,7 +10629,7 @@ Needs the operator''s right on the queue.
 A change of max_running or of rate_limit waits for open claims that count against it.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55P03: such claims were open for longer than
-lock_timeout. 25000: an option of groups, outside isolation level READ COMMITTED. 22004, 22023 or 54000: an argument or
+lock_timeout. 25000: a change for groups, outside isolation level READ COMMITTED. 22004, 22023 or 54000: an argument or
 an option is null, invalid or too large.';
 
 -- For functions whose argument for the queue is called "name".

@@ -211,6 +211,10 @@ ROLLBACK;
 -- A snapshot may not show what was admitted under the old options.
 SELECT queue.create('snapshot');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT queue.configure('snapshot', '{"max_running_per_group": 1}');
+SELECT queue.configure('snapshot', '{"max_running_per_group": 2}');
 ROLLBACK;
+-- What does not change the options of groups.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT queue.configure('snapshot', '{"max_running_per_group": 1, "rate_limit": 9, "rate_period": "1 second"}');
+COMMIT;
 SELECT queue.drop('snapshot');
