@@ -31,7 +31,8 @@ const READ_ALL: [&str; 6] = [
 /// Adds up what a plan and its parts read that is too much.
 fn too_much(plan: &Value, path: &str, found: &mut Vec<(u64, String)>) {
     let number = |name: &str| plan[name].as_f64().unwrap_or(0.0);
-    let rows = number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
+    let rows =
+        number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
     let rows = (rows * number("Actual Loops")) as u64;
     let word = |name: &str| plan[name].as_str().unwrap_or_default();
     let part = format!("{path} > {} {}{}", word("Node Type"), word("Index Name"), word("Relation Name"));
@@ -60,7 +61,11 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
                   queue.create('h', '{"fair_groups": true}')"#,
     );
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let psql = format!("{} -X -h {} -U postgres postgres", bindir().join("psql").display(), cluster.folder().display());
+    let psql = format!(
+        "{} -X -h {} -U postgres postgres",
+        bindir().join("psql").display(),
+        cluster.folder().display()
+    );
     let mut script = String::from("SET client_min_messages = error;\n\\set id 1\n\\set token 1\n");
     let round = |number: usize| format!("\\set r {number}\n\\i {}/round.sql\n", scripts.display());
     (0..ROUNDS).for_each(|number| script += &round(number));
@@ -93,7 +98,8 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
     for text in said.split("plan:\n").skip(1) {
         let end = text.find("\n}").expect("the end of a plan") + 2;
         let plan: Value = serde_json::from_str(&text[..end]).expect("a plan");
-        let statement = plan["Query Text"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let statement =
+            plan["Query Text"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         plans += 1;
         if READ_ALL.iter().any(|text| statement.contains(text)) {
             continue;
@@ -101,7 +107,9 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
         let mut found = Vec::new();
         too_much(&plan["Plan"], "", &mut found);
         for (rows, part) in found {
-            let of = worst.entry(format!("{}\n    {part}", statement.chars().take(300).collect::<String>())).or_insert(0);
+            let of = worst
+                .entry(format!("{}\n    {part}", statement.chars().take(300).collect::<String>()))
+                .or_insert(0);
             *of = rows.max(*of);
         }
     }

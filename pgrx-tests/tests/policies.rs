@@ -365,6 +365,51 @@ fn a_rate_per_group_that_is_not_reached_costs_little_more_than_groups() {
     assert!(ratio < 3.0, "{ratio:.2}");
 }
 
+/// A worker that claims and finishes in one transaction keeps its part of the limits locked meanwhile. With several of them some
+/// claim is always open, and a change of the limits must come through all the same.
+#[test]
+fn limits_can_be_changed_although_some_claim_is_always_open() {
+    let cluster = Edition::FastPath.cluster("policies-open-claims", Worker::On);
+    Edition::FastPath.install(&cluster, "postgres");
+    let mut client = cluster.connect();
+    let options = r#"{"rate_limit": 1000, "rate_period": "1 second", "max_running": 50}"#;
+    client.execute("SELECT queue.create('q', $1::text::jsonb)", &[&options]).expect("create");
+    push(&mut client, "q", 1000, 0);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let claimed = std::sync::Barrier::new(7);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (over, claimed, mut worker) = (&over, &claimed, cluster.connect());
+            scope.spawn(move || {
+                let mut first = true;
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut work = worker.transaction().expect("begin");
+                    work.execute("SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'q')", &[])
+                        .expect("claim");
+                    if std::mem::take(&mut first) {
+                        claimed.wait();
+                    }
+                    // The work of each takes another time, so that they do not end together.
+                    let time = 0.4 + f64::from(number) / 20.0;
+                    work.execute("SELECT pg_sleep($1)", &[&time]).expect("work");
+                    work.commit().expect("commit");
+                }
+            });
+        }
+        claimed.wait();
+        // It waits for a little longer than that at first.
+        client.batch_execute("SET deadlock_timeout = '100ms'; SET statement_timeout = '5min'").expect("set");
+        for change in [r#"{"rate_limit": 2000}"#, r#"{"max_running": null}"#] {
+            let started = Instant::now();
+            let changed = client.execute("SELECT queue.configure('q', $1::text::jsonb)", &[&change]);
+            println!("{change} took {:?}", started.elapsed());
+            over.store(changed.is_err(), std::sync::atomic::Ordering::Relaxed);
+            changed.expect("the change comes through");
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
 /// While an old snapshot holds back vacuum, a claim that finds a scan start of its session does not scan the finished
 /// tasks before it. How many claims that are depends on how fast the machine is: a scan start is used for a time.
 #[test]

@@ -134,7 +134,7 @@ BEGIN
     END IF;
     IF tighter THEN
         -- If claims stay open for longer, what they have admitted may still start (docs/groups.md).
-        PERFORM queue_internal.lock_claimed(source.name, NULL, false, true);
+        PERFORM queue_internal.lock_claimed(source.name, NULL, false, true, queue_internal.lock_patience());
     END IF;
     IF slots THEN
         PERFORM queue_internal.provide_slots(source);

@@ -257,21 +257,24 @@ $$;
 COMMENT ON FUNCTION queue_internal.provide_buckets IS 'Makes the rate buckets of a queue match its rate limit.';
 
 -- Waits for claims that are open. Others must be able to claim meanwhile, however long one of them stays open: so it lets go of
--- what it has locked, and tries again. "beyond" as in lock_claimed.
+-- what it has locked, and tries again after as long as it has waited. It waits twice as long each time, because with many
+-- workers some claim is always open. "beyond" as in lock_claimed.
 CREATE FUNCTION queue_internal.wait_for_claims(queue text, beyond integer, buckets boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    begun   CONSTANT timestamptz := clock_timestamp();
-    -- Of the caller, in milliseconds; 0 is none.
-    longest CONSTANT integer := (SELECT s.setting FROM pg_settings AS s WHERE s.name = 'lock_timeout');
+    begun    CONSTANT timestamptz := clock_timestamp();
+    -- Of the caller; 0 is none.
+    longest  CONSTANT interval := current_setting('lock_timeout')::interval;
+    patience interval := queue_internal.lock_patience();
 BEGIN
-    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false) LOOP
-        IF longest > 0 AND clock_timestamp() > begun + longest * interval '1 millisecond' THEN
+    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false, patience) LOOP
+        IF longest > '0' AND clock_timestamp() > begun + longest THEN
             RAISE lock_not_available USING
                 MESSAGE = format('claims from queue %s are open', to_json(queue)),
                 HINT = 'The change waits for them. Try again, or with a longer lock_timeout.';
         END IF;
-        PERFORM pg_sleep(least(0.5, extract(epoch FROM current_setting('deadlock_timeout')::interval)));
+        PERFORM pg_sleep_for(patience);
+        patience := least(2 * patience, interval '10 minutes');
     END LOOP;
 END
 $$;
@@ -279,10 +282,11 @@ COMMENT ON FUNCTION queue_internal.wait_for_claims IS
     'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
 
 -- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
--- Waits for as long as it takes to find a deadlock, or for the caller's lock_timeout: for each lock, because only that finds
--- deadlocks, and for no further one after that time. Locks in order, one by one: a cursor locks no row before it is fetched.
--- The exception handler releases the locks.
-CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean) RETURNS boolean
+-- Waits for so long, or for the caller's lock_timeout: for each lock, because only that finds deadlocks, and for no further one
+-- after that time. Tasks are locked in order: a cursor locks no row before it is fetched. The exception handler releases the
+-- locks.
+CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets boolean, groups boolean, patience interval)
+RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     all_slots CURSOR FOR
@@ -296,20 +300,22 @@ DECLARE
         SELECT FROM queue.tasks AS t
         WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
         ORDER BY t.id FOR NO KEY UPDATE;
-    before  CONSTANT text := current_setting('lock_timeout');
-    longest CONSTANT interval :=
-        least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
-    stop    CONSTANT timestamptz := clock_timestamp() + longest;
+    before CONSTANT text := current_setting('lock_timeout');
+    stop   CONSTANT timestamptz := clock_timestamp() + patience;
 BEGIN
-    IF before = '0' OR before::interval > longest THEN
-        PERFORM set_config('lock_timeout', (extract(epoch FROM longest) * 1000)::integer::text, true);
+    IF before = '0' OR before::interval > patience THEN
+        PERFORM set_config('lock_timeout', (extract(epoch FROM patience) * 1000)::integer::text, true);
     END IF;
+    -- Of slots, buckets and locks, it first takes all that are free, so that claims which end meanwhile do not take the others.
     IF beyond IS NOT NULL THEN
+        PERFORM FROM queue_internal.slots AS s
+        WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED;
         FOR one IN all_slots LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
     END IF;
     IF buckets THEN
+        PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_buckets LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
@@ -317,6 +323,7 @@ BEGIN
     IF groups THEN
         -- The transaction that has it locked may be inserting the others (lock_group).
         PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = -1 FOR UPDATE;
+        PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_locks LOOP
             PERFORM queue_internal.check_lock_time(stop);
         END LOOP;
@@ -333,6 +340,14 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_claimed IS
     'Locks what claims use of a queue''s limits; false if that takes too long.';
+
+CREATE FUNCTION queue_internal.lock_patience() RETURNS interval
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN least(current_setting('deadlock_timeout')::interval, interval '1 minute') + interval '200 ms';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_patience IS 'How long a wait for a lock must take so that deadlocks are found.';
 
 CREATE FUNCTION queue_internal.check_lock_time(stop timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -210,8 +210,9 @@ impl Protocol {
 
     /// Which task of the group to admit next, or whose admission to withdraw. next_admission
     pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Admission)> {
-        let blocked =
-            || tasks(view).filter(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked);
+        let blocked = || {
+            tasks(view).filter(|(id, row)| self.scenario.grouped(*id) && row.admission == Admission::Blocked)
+        };
         // One that still waits for its predecessors takes the place of one that runs.
         let room = |before: Id| {
             let waiting = blocked().filter(|(id, row)| *id < before && row.state == State::Waiting).count();
