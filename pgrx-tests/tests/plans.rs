@@ -17,8 +17,8 @@ const ROUNDS: usize = 7;
 /// No part of a plan may read more rows. fill.sql adds 4,000 of each kind, and many.sql needs up to 1,800 of one kind.
 const MOST: u64 = 2_500;
 
-/// Statements that read everything because that is their task: the first group of a queue or a smaller limit, reports for people, bulk changes
-/// by a filter, and the search for expired leases.
+/// Statements that read everything because that is their task: the first group of a queue, a smaller limit of groups, reports
+/// for people, bulk changes by a filter, and the search for expired leases.
 const READ_ALL: [&str; 6] = [
     "generate_series(0, 4095)",
     "FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue",
