@@ -311,13 +311,16 @@ CREATE TABLE queue_internal.slots (
 );
 
 -- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
--- the starts in the current period. Versions as in slots.
+-- the starts in the current period. Versions as in slots. A bucket has the options of the queue for which it was made: a
+-- claim that has read others does not use it.
 CREATE TABLE queue_internal.rate_buckets (
-    queue    text COLLATE "C" NOT NULL,
-    bucket   integer       NOT NULL,
-    version  bigint        NOT NULL DEFAULT 0,
-    capacity integer       NOT NULL,
-    taken    timestamptz[] NOT NULL DEFAULT '{}',
+    queue       text COLLATE "C" NOT NULL,
+    bucket      integer       NOT NULL,
+    version     bigint        NOT NULL DEFAULT 0,
+    rate_limit  integer       NOT NULL,
+    rate_period interval      NOT NULL,
+    capacity    integer       NOT NULL,
+    taken       timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
 );
 

@@ -1,6 +1,7 @@
 -- queue.pause
 --
---   Touches:  queue.queues (updates; a concurrent drop comes before or after)
+--   Touches:  queue.queues (updates; a concurrent drop comes before or after). Waits for a queue.configure that waits for
+--             open claims
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

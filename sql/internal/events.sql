@@ -66,6 +66,7 @@ DECLARE
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
+    more     boolean := true;
     -- Of those that other transactions seem to have locked.
     spot_due timestamptz := '-infinity';
     spot     bigint := after;
@@ -74,11 +75,13 @@ DECLARE
     checked  integer := 0;
 BEGIN
     WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
-        event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
-        IF event.id IS NOT NULL THEN
+        IF more THEN
+            event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
+            more := event.id IS NOT NULL;
             last_due := event.due_at;
             last := event.id;
-        ELSE
+        END IF;
+        IF NOT more THEN
             EXIT WHEN all_locked OR locked = 4;
             SELECT t.* INTO tried FROM queue_internal.try_locked_event(source.name, spot_due, spot, moment) AS t;
             EXIT WHEN tried.id IS NULL;

@@ -247,8 +247,8 @@ BEGIN
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, capacity, taken)
-    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0),
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, rate_limit, rate_period, capacity, taken)
+    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0), source.rate_limit, source.rate_period,
            source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;
@@ -262,18 +262,19 @@ COMMENT ON FUNCTION queue_internal.provide_buckets IS 'Makes the rate buckets of
 CREATE FUNCTION queue_internal.wait_for_claims(queue text, beyond integer, buckets boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    begun    CONSTANT timestamptz := clock_timestamp();
-    -- Of the caller; 0 is none.
-    longest  CONSTANT interval := current_setting('lock_timeout')::interval;
+    -- By the caller's lock_timeout; 0 is none.
+    stop     CONSTANT timestamptz :=
+        clock_timestamp() + coalesce(nullif(current_setting('lock_timeout')::interval, '0'), '1000 years');
     patience interval := queue_internal.lock_patience();
 BEGIN
-    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false, patience) LOOP
-        IF longest > '0' AND clock_timestamp() > begun + longest THEN
+    WHILE NOT queue_internal.lock_claimed(
+            queue, beyond, buckets, false, least(patience, greatest(stop - clock_timestamp(), interval '1 ms'))) LOOP
+        IF clock_timestamp() >= stop THEN
             RAISE lock_not_available USING
                 MESSAGE = format('claims from queue %s are open', to_json(queue)),
                 HINT = 'The change waits for them. Try again, or with a longer lock_timeout.';
         END IF;
-        PERFORM pg_sleep_for(patience);
+        PERFORM pg_sleep_for(least(patience, stop - clock_timestamp()));
         patience := least(2 * patience, interval '10 minutes');
     END LOOP;
 END
@@ -281,7 +282,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.wait_for_claims IS
     'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
 
--- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
+-- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks, with
+-- those that delayed_head concerns (policies_changed).
 -- Waits for so long, or for the caller's lock_timeout: for each lock, because only that finds deadlocks, and for no further one
 -- after that time. Tasks are locked in order: a cursor locks no row before it is fetched. The exception handler releases the
 -- locks.
@@ -298,7 +300,7 @@ DECLARE
         SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
     all_tasks CURSOR FOR
         SELECT FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission < 2
         ORDER BY t.id FOR NO KEY UPDATE;
     before CONSTANT text := current_setting('lock_timeout');
     stop   CONSTANT timestamptz := clock_timestamp() + patience;

@@ -37,13 +37,14 @@ BEGIN
     RETURN QUERY
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(start, start + buckets - 1) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+         LATERAL (SELECT s.bucket, s.version, s.rate_limit, s.rate_period,
+                         s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
                   FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
                   ORDER BY s.version DESC LIMIT 1) AS newest,
          LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
                               ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until
+    WHERE due.at <= until AND newest.rate_limit = source.rate_limit AND newest.rate_period = source.rate_period
     LIMIT wanted;
 END
 $$;
@@ -67,13 +68,14 @@ BEGIN
     RETURN QUERY
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(1, least(source.rate_limit, 64)) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.capacity, s.taken FROM queue_internal.rate_buckets AS s
+         LATERAL (SELECT s.bucket, s.version, s.rate_limit, s.rate_period, s.capacity, s.taken
+                  FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = i ORDER BY s.version DESC LIMIT 1) AS newest,
          generate_series(1, newest.capacity) AS n,
          LATERAL (SELECT newest.taken[cardinality(newest.taken) - newest.capacity + n] AS at) AS blocking,
          LATERAL (SELECT CASE WHEN blocking.at < horizon THEN blocking.at + source.rate_period
                               ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until;
+    WHERE due.at <= until AND newest.rate_limit = source.rate_limit AND newest.rate_period = source.rate_period;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.starts_until IS
@@ -286,12 +288,22 @@ DECLARE
     retired integer := 0;
 BEGIN
     FOR expired IN
-        SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
+        SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
+                   SELECT q.rate_period FROM queue.queues AS q
+                   WHERE q.name = s.queue AND q.group_rate_limit IS NOT NULL) AS expires_at
+        FROM queue_internal.group_starts AS s
         WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
     LOOP
-        DELETE FROM queue_internal.group_starts AS s
-        WHERE s.queue = expired.queue AND s.group_key = expired.group_key
-          AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        IF expired.expires_at > moment THEN
+            -- The period is longer than the one that the claim knew.
+            UPDATE queue_internal.group_starts AS s SET expires_at = expired.expires_at
+            WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+              AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        ELSE
+            DELETE FROM queue_internal.group_starts AS s
+            WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+              AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        END IF;
         retired := retired + 1;
     END LOOP;
     RETURN retired >= max_starts;

@@ -19,26 +19,31 @@ DECLARE
     ids       bigint[];
     first     timestamptz;
     last      timestamptz;
-    deleted   integer := 0;
+    found     integer := 0;
+    deleted   integer;
+    progress  boolean := false;
 BEGIN
     IF retention = '-1' THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
     SELECT d.queue INTO source FROM queue.dead_letters AS d ORDER BY d.queue LIMIT 1;
-    WHILE source IS NOT NULL AND deleted < max_tasks LOOP
+    WHILE source IS NOT NULL AND found < max_tasks LOOP
         SELECT array_agg(o.id), min(o.failed_at), max(o.failed_at) INTO ids, first, last FROM (
             SELECT d.id, d.failed_at FROM queue.dead_letters AS d WHERE d.queue = source AND d.failed_at < horizon
-            ORDER BY d.failed_at LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED) AS o;
+            ORDER BY d.failed_at LIMIT max_tasks - found FOR UPDATE SKIP LOCKED) AS o;
         -- In one statement, because users have triggers on the table. The range, because a plan made while it was empty does not
         -- look an array up in the index.
         DELETE FROM queue.dead_letters AS d
         WHERE d.queue = source AND d.failed_at BETWEEN first AND last AND d.id = ANY (ids);
-        deleted := deleted + coalesce(cardinality(ids), 0);
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        -- A user's trigger may keep some.
+        progress := progress OR deleted > 0;
+        found := found + coalesce(cardinality(ids), 0);
         SELECT d.queue INTO source FROM queue.dead_letters AS d
         WHERE d.queue > source ORDER BY d.queue LIMIT 1;
     END LOOP;
-    RETURN deleted >= max_tasks;
+    RETURN progress AND found >= max_tasks;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_dead_letters IS

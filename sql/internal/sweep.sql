@@ -374,14 +374,8 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     pos  queue_internal.session_sweep;
-    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
-    start  CONSTANT bigint := queue_internal.random_between(
-        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
-        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
-    awaits CONSTANT bigint := queue_internal.random_between(
-        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
-        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
+    start  bigint;
+    awaits bigint;
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -392,6 +386,14 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
+    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
+    start := queue_internal.random_between(
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
+    awaits := queue_internal.random_between(
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
          queue_internal.sweep_groups(source, pos.group_key, 100) AS g;

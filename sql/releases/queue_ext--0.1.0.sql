@@ -323,13 +323,16 @@ CREATE TABLE queue_internal.slots (
 );
 
 -- The starts of a rate limit, spread over buckets so that claims do not wait for one row. "taken" has the times of
--- the starts in the current period. Versions as in slots.
+-- the starts in the current period. Versions as in slots. A bucket has the options of the queue for which it was made: a
+-- claim that has read others does not use it.
 CREATE TABLE queue_internal.rate_buckets (
-    queue    text COLLATE "C" NOT NULL,
-    bucket   integer       NOT NULL,
-    version  bigint        NOT NULL DEFAULT 0,
-    capacity integer       NOT NULL,
-    taken    timestamptz[] NOT NULL DEFAULT '{}',
+    queue       text COLLATE "C" NOT NULL,
+    bucket      integer       NOT NULL,
+    version     bigint        NOT NULL DEFAULT 0,
+    rate_limit  integer       NOT NULL,
+    rate_period interval      NOT NULL,
+    capacity    integer       NOT NULL,
+    taken       timestamptz[] NOT NULL DEFAULT '{}',
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (queue, bucket, version)
 );
 
@@ -3036,6 +3039,7 @@ DECLARE
     event    queue_internal.events;
     last_due timestamptz := '-infinity';
     last     bigint := after;
+    more     boolean := true;
     -- Of those that other transactions seem to have locked.
     spot_due timestamptz := '-infinity';
     spot     bigint := after;
@@ -3044,11 +3048,13 @@ DECLARE
     checked  integer := 0;
 BEGIN
     WHILE checked < max_events AND (checked = 0 OR clock_timestamp() < until) LOOP
-        event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
-        IF event.id IS NOT NULL THEN
+        IF more THEN
+            event := queue_internal.next_event(source.name, last_due, last, moment, all_locked);
+            more := event.id IS NOT NULL;
             last_due := event.due_at;
             last := event.id;
-        ELSE
+        END IF;
+        IF NOT more THEN
             EXIT WHEN all_locked OR locked = 4;
             SELECT t.* INTO tried FROM queue_internal.try_locked_event(source.name, spot_due, spot, moment) AS t;
             EXIT WHEN tried.id IS NULL;
@@ -3589,14 +3595,8 @@ DECLARE
     moment CONSTANT timestamptz := clock_timestamp();
     kept   CONSTANT text := current_setting(name, true);
     pos  queue_internal.session_sweep;
-    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
-    start  CONSTANT bigint := queue_internal.random_between(
-        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
-        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
-         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
-    awaits CONSTANT bigint := queue_internal.random_between(
-        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
-        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
+    start  bigint;
+    awaits bigint;
     last   record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -3607,6 +3607,14 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
+    -- Not min() and max(), with which a plan made while the table is empty reads all of it.
+    start := queue_internal.random_between(
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d ORDER BY d.predecessor_id, d.task_id LIMIT 1),
+        (SELECT d.predecessor_id FROM queue_internal.dependencies AS d
+         ORDER BY d.predecessor_id DESC, d.task_id DESC LIMIT 1));
+    awaits := queue_internal.random_between(
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id LIMIT 1),
+        (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
          queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
@@ -3664,13 +3672,14 @@ BEGIN
     RETURN QUERY
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(start, start + buckets - 1) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
+         LATERAL (SELECT s.bucket, s.version, s.rate_limit, s.rate_period,
+                         s.taken[1 + cardinality(s.taken) - s.capacity] AS blocking
                   FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = 1 + i % buckets
                   ORDER BY s.version DESC LIMIT 1) AS newest,
          LATERAL (SELECT CASE WHEN newest.blocking < horizon THEN newest.blocking + source.rate_period
                               ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until
+    WHERE due.at <= until AND newest.rate_limit = source.rate_limit AND newest.rate_period = source.rate_period
     LIMIT wanted;
 END
 $$;
@@ -3694,13 +3703,14 @@ BEGIN
     RETURN QUERY
     SELECT newest.bucket, newest.version, due.at
     FROM generate_series(1, least(source.rate_limit, 64)) AS i,
-         LATERAL (SELECT s.bucket, s.version, s.capacity, s.taken FROM queue_internal.rate_buckets AS s
+         LATERAL (SELECT s.bucket, s.version, s.rate_limit, s.rate_period, s.capacity, s.taken
+                  FROM queue_internal.rate_buckets AS s
                   WHERE s.queue = source.name AND s.bucket = i ORDER BY s.version DESC LIMIT 1) AS newest,
          generate_series(1, newest.capacity) AS n,
          LATERAL (SELECT newest.taken[cardinality(newest.taken) - newest.capacity + n] AS at) AS blocking,
          LATERAL (SELECT CASE WHEN blocking.at < horizon THEN blocking.at + source.rate_period
                               ELSE '-infinity' END AS at) AS due
-    WHERE due.at <= until;
+    WHERE due.at <= until AND newest.rate_limit = source.rate_limit AND newest.rate_period = source.rate_period;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.starts_until IS
@@ -3913,12 +3923,22 @@ DECLARE
     retired integer := 0;
 BEGIN
     FOR expired IN
-        SELECT s.queue, s.group_key, s.started_at, s.task_id FROM queue_internal.group_starts AS s
+        SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
+                   SELECT q.rate_period FROM queue.queues AS q
+                   WHERE q.name = s.queue AND q.group_rate_limit IS NOT NULL) AS expires_at
+        FROM queue_internal.group_starts AS s
         WHERE s.expires_at <= moment ORDER BY s.expires_at LIMIT max_starts FOR UPDATE SKIP LOCKED
     LOOP
-        DELETE FROM queue_internal.group_starts AS s
-        WHERE s.queue = expired.queue AND s.group_key = expired.group_key
-          AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        IF expired.expires_at > moment THEN
+            -- The period is longer than the one that the claim knew.
+            UPDATE queue_internal.group_starts AS s SET expires_at = expired.expires_at
+            WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+              AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        ELSE
+            DELETE FROM queue_internal.group_starts AS s
+            WHERE s.queue = expired.queue AND s.group_key = expired.group_key
+              AND s.started_at = expired.started_at AND s.task_id = expired.task_id;
+        END IF;
         retired := retired + 1;
     END LOOP;
     RETURN retired >= max_starts;
@@ -4175,8 +4195,8 @@ BEGIN
         SELECT u.at, row_number() OVER (ORDER BY u.at DESC) - 1 AS rank
         FROM old AS o, unnest(o.taken) AS u (at) WHERE u.at > clock_timestamp() - source.rate_period
     )
-    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, capacity, taken)
-    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0),
+    INSERT INTO queue_internal.rate_buckets (queue, bucket, version, rate_limit, rate_period, capacity, taken)
+    SELECT source.name, b, coalesce((SELECT max(o.version) + 1 FROM old AS o), 0), source.rate_limit, source.rate_period,
            source.rate_limit / buckets + (b <= source.rate_limit % buckets)::integer,
            ARRAY(SELECT r.at FROM recent AS r WHERE r.rank % buckets = b - 1 ORDER BY r.at)
     FROM generate_series(1, buckets) AS b;
@@ -4190,18 +4210,19 @@ COMMENT ON FUNCTION queue_internal.provide_buckets IS 'Makes the rate buckets of
 CREATE FUNCTION queue_internal.wait_for_claims(queue text, beyond integer, buckets boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    begun    CONSTANT timestamptz := clock_timestamp();
-    -- Of the caller; 0 is none.
-    longest  CONSTANT interval := current_setting('lock_timeout')::interval;
+    -- By the caller's lock_timeout; 0 is none.
+    stop     CONSTANT timestamptz :=
+        clock_timestamp() + coalesce(nullif(current_setting('lock_timeout')::interval, '0'), '1000 years');
     patience interval := queue_internal.lock_patience();
 BEGIN
-    WHILE NOT queue_internal.lock_claimed(queue, beyond, buckets, false, patience) LOOP
-        IF longest > '0' AND clock_timestamp() > begun + longest THEN
+    WHILE NOT queue_internal.lock_claimed(
+            queue, beyond, buckets, false, least(patience, greatest(stop - clock_timestamp(), interval '1 ms'))) LOOP
+        IF clock_timestamp() >= stop THEN
             RAISE lock_not_available USING
                 MESSAGE = format('claims from queue %s are open', to_json(queue)),
                 HINT = 'The change waits for them. Try again, or with a longer lock_timeout.';
         END IF;
-        PERFORM pg_sleep_for(patience);
+        PERFORM pg_sleep_for(least(patience, stop - clock_timestamp()));
         patience := least(2 * patience, interval '10 minutes');
     END LOOP;
 END
@@ -4209,7 +4230,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.wait_for_claims IS
     'Locks what claims from a queue use of its limits, as soon as no claim has it locked.';
 
--- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks.
+-- "beyond": the slots with a larger number, and slot 0; null for none. "groups": their locks, and their admitted tasks, with
+-- those that delayed_head concerns (policies_changed).
 -- Waits for so long, or for the caller's lock_timeout: for each lock, because only that finds deadlocks, and for no further one
 -- after that time. Tasks are locked in order: a cursor locks no row before it is fetched. The exception handler releases the
 -- locks.
@@ -4226,7 +4248,7 @@ DECLARE
         SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
     all_tasks CURSOR FOR
         SELECT FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission = 1
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission < 2
         ORDER BY t.id FOR NO KEY UPDATE;
     before CONSTANT text := current_setting('lock_timeout');
     stop   CONSTANT timestamptz := clock_timestamp() + patience;
@@ -6421,26 +6443,31 @@ DECLARE
     ids       bigint[];
     first     timestamptz;
     last      timestamptz;
-    deleted   integer := 0;
+    found     integer := 0;
+    deleted   integer;
+    progress  boolean := false;
 BEGIN
     IF retention = '-1' THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
     SELECT d.queue INTO source FROM queue.dead_letters AS d ORDER BY d.queue LIMIT 1;
-    WHILE source IS NOT NULL AND deleted < max_tasks LOOP
+    WHILE source IS NOT NULL AND found < max_tasks LOOP
         SELECT array_agg(o.id), min(o.failed_at), max(o.failed_at) INTO ids, first, last FROM (
             SELECT d.id, d.failed_at FROM queue.dead_letters AS d WHERE d.queue = source AND d.failed_at < horizon
-            ORDER BY d.failed_at LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED) AS o;
+            ORDER BY d.failed_at LIMIT max_tasks - found FOR UPDATE SKIP LOCKED) AS o;
         -- In one statement, because users have triggers on the table. The range, because a plan made while it was empty does not
         -- look an array up in the index.
         DELETE FROM queue.dead_letters AS d
         WHERE d.queue = source AND d.failed_at BETWEEN first AND last AND d.id = ANY (ids);
-        deleted := deleted + coalesce(cardinality(ids), 0);
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        -- A user's trigger may keep some.
+        progress := progress OR deleted > 0;
+        found := found + coalesce(cardinality(ids), 0);
         SELECT d.queue INTO source FROM queue.dead_letters AS d
         WHERE d.queue > source ORDER BY d.queue LIMIT 1;
     END LOOP;
-    RETURN deleted >= max_tasks;
+    RETURN progress AND found >= max_tasks;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_dead_letters IS

@@ -54,6 +54,14 @@ INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, cre
 SELECT n, 'q' || n % 3, 0, now(), 1, 1, now(), now() - n * interval '1 day', '{}' FROM generate_series(1, 60) AS n;
 SELECT queue_internal.retire_dead_letters(20), queue_internal.retire_dead_letters(20);
 SELECT count(*), max(now() - failed_at) < '31 days' AS young FROM queue.dead_letters;
+-- Those that a user's trigger keeps are not tried for ever.
+CREATE FUNCTION pg_temp.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER keep BEFORE DELETE ON queue.dead_letters FOR EACH ROW EXECUTE FUNCTION pg_temp.keep();
+INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+SELECT 100 + n, 'q', 0, now(), 1, 1, now(), now() - interval '40 days', '{}' FROM generate_series(1, 20) AS n;
+SELECT queue_internal.retire_dead_letters(20);
+DROP TRIGGER keep ON queue.dead_letters;
+SELECT queue_internal.retire_dead_letters(20);
 
 -- Without a background worker, maintain() does all this. Events are processed only at READ COMMITTED.
 SELECT count(queue.push('default', group_key => 'g'));

@@ -165,3 +165,16 @@ DO $$ BEGIN
     PERFORM queue.claim('1 minute', 'near');
 END $$;
 SELECT count(*) FROM queue_internal.events WHERE queue = 'near' AND due_at > now() + interval '59 minutes';
+
+-- A start counts for the longer period that an option has got since. In a shorter one it does not.
+SELECT queue.create('longer', '{"group_rate_limit": 2, "rate_period": "5 seconds", "max_running_per_group": 9}');
+SELECT count(queue.push('longer', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
+SELECT count(*) FROM queue.claim('1 minute', 'longer', 9);
+SELECT queue.configure('longer', '{"rate_period": "1 hour"}');
+UPDATE queue_internal.group_starts SET started_at = started_at - interval '6 seconds', expires_at = expires_at - interval '6 seconds'
+WHERE queue = 'longer';
+SELECT queue_internal.retire_group_starts(1000);
+SELECT count(*) FROM queue_internal.group_starts WHERE queue = 'longer';
+SELECT count(*) FROM queue.claim('1 minute', 'longer', 9);
+SELECT queue.configure('longer', '{"rate_period": "5 seconds"}');
+SELECT count(*) FROM queue.claim('1 minute', 'longer', 9);

@@ -157,3 +157,39 @@ fn an_event_of_a_waiting_task_does_not_read_the_dependencies_of_all_others() {
     let read = pages().0 - before;
     assert!(read < 20, "a claim of one task read {read} pages of the dependencies");
 }
+
+/// What a transaction has locked and let go, by a rollback, looks as if it was still locked (next_event.sql).
+#[test]
+fn a_claim_does_not_read_events_that_somebody_had_locked_again_for_each_of_them() {
+    const EVENTS: i64 = 5000;
+    let cluster = Edition::FastPath.cluster("events-locked", Worker::Off);
+    let mut client = cluster.connect();
+    Edition::FastPath.install(&cluster, "postgres");
+    run(&mut client, "SET queue.fast_path = off");
+    let mut read = |queue: &str, meanwhile: &str| {
+        let prepare = format!(
+            "SELECT queue.create('{queue}'), queue.push('{queue}', group_key => 'x');
+             SELECT count(*) FROM queue.claim('1 hour', '{queue}');
+             INSERT INTO queue_internal.events (queue, group_key) SELECT '{queue}', 'y' || n FROM generate_series(1, {EVENTS}) AS n"
+        );
+        run(&mut client, &prepare);
+        run(&mut client, meanwhile);
+        let mut transaction = client.transaction().expect("begin");
+        let entries = |transaction: &mut postgres::Transaction| -> i64 {
+            transaction.query_one("SELECT queue_internal.entries_passed()", &[]).expect("count").get(0)
+        };
+        let before = entries(&mut transaction);
+        transaction.execute("SELECT queue.claim('1 hour', $1)", &[&queue]).expect("claim");
+        let read = entries(&mut transaction) - before;
+        transaction.commit().expect("commit");
+        read
+    };
+    let never = read("never", "");
+    let once = read(
+        "once",
+        "BEGIN; SELECT count(*) FROM (SELECT FROM queue_internal.events FOR UPDATE) AS e; ROLLBACK",
+    );
+    println!("never locked: {never} entries, locked once: {once}");
+    // Each of the sixteen times that a claim processes events, it reads them once or twice.
+    assert!(once < 50 * EVENTS, "{once} entries of the index read, for {EVENTS} events");
+}
