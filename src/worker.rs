@@ -223,7 +223,11 @@ impl Worker {
                     self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
                     self.until_next()
                 }
-                Installed::Locked => extension::RETRY_LOCKED,
+                Installed::Locked => {
+                    // It is there, as the launcher has to know: the lock may be held for long.
+                    self.database.counters.rounds.fetch_add(1, Ordering::Relaxed);
+                    extension::RETRY_LOCKED
+                }
                 Installed::No => {
                     self.database.absent.store(true, Ordering::SeqCst);
                     return;

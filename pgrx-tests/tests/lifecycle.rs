@@ -414,3 +414,26 @@ fn too_few_worker_slots_are_reported_once() {
     assert_eq!(cluster.log().matches("no background worker is free").count(), 1);
     cluster.stop("fast");
 }
+
+/// Which worker is started first is left to chance; with so many others it is rarely that of the last database.
+#[test]
+fn databases_in_which_the_extension_is_locked_do_not_keep_others_without_a_worker() {
+    let extra = "max_prepared_transactions = 10\nmax_worker_processes = 20";
+    let mut cluster = Cluster::start_with("lifecycle-locked", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE EXTENSION queue_ext").expect("create");
+    for number in 0..6 {
+        client.batch_execute(&format!("CREATE DATABASE locked{number}")).expect("create");
+        let mut other = cluster.connect_to(&format!("locked{number}"));
+        let drop = format!(
+            "CREATE EXTENSION queue_ext; BEGIN; DROP EXTENSION queue_ext; PREPARE TRANSACTION 'drop{number}'"
+        );
+        for statement in drop.split("; ") {
+            other.batch_execute(statement).expect(statement);
+        }
+    }
+    cluster.stop("fast");
+    cluster.launch();
+    cluster.await_worker("postgres");
+    lease_expires(&mut cluster.connect());
+}

@@ -4,7 +4,7 @@
 //! But a hint must not hide a task. So a lane guarantees, as of the last commit that was published to it:
 //!
 //! - A claimable task before the ready watermark is in the ready buffer, or among the scheduled tasks, or reserved by a
-//!   claim, which returns it if it rolls back.
+//!   claim, which returns it if it rolls back; or it was locked, and left out for lack of space (`left_out`).
 //! - A task that is still to become due, and does so before the scheduled watermark, is among the scheduled tasks.
 //! - A running task before the ready watermark has its lease in `leases`, or counts in their `unknown`.
 //!
@@ -17,6 +17,7 @@ use super::key::{Key, LEASES, READY, SCHEDULED, Scheduled};
 use super::leases::{Lease, Leases};
 use super::ordered::{Added, Ordered};
 use super::refill_plan::{Findings, RefillPlan};
+use std::cmp::Ordering;
 
 /// A claim that finds fewer tasks in the ready buffer refills it, while other claims continue.
 const LOW: usize = READY / 4;
@@ -25,6 +26,10 @@ const LOW: usize = READY / 4;
 const LONGEST_READING: i64 = 60_000_000;
 /// Complete readings of the table take at most one of so many parts of the time.
 const READING_SHARE: i64 = 50;
+/// But tasks that may have become due are not left unknown for longer than this for it.
+const LONGEST_UNKNOWN: i64 = 1_000_000;
+/// No task is left out.
+const NONE: Scheduled = Scheduled { at: NEVER, key: Key::LAST };
 
 /// A lane: see the top of this file.
 #[repr(C)]
@@ -36,6 +41,9 @@ pub struct Lane {
     /// The ready buffer.
     ready: Ordered<Key, READY>,
     scheduled: Ordered<Scheduled, SCHEDULED>,
+    /// The first key of the locked tasks for which the scheduled ones had no space, and when the first of these is tried again:
+    /// from that key on the table is read again then.
+    left_out: Scheduled,
     /// The running tasks.
     pub leases: Leases<LEASES>,
     /// The process that refills, 0 if none does.
@@ -64,6 +72,7 @@ impl Lane {
     pub fn clear(&mut self, now: i64) {
         self.ready.clear();
         self.scheduled.clear();
+        self.left_out = NONE;
         self.leases.clear();
         (self.refiller, self.missed, self.missed_time) = (0, Key::LAST, NEVER);
         (self.ready_watermark, self.scheduled_watermark) = (Key::FIRST, i64::MIN);
@@ -74,6 +83,7 @@ impl Lane {
     pub fn invalidate(&mut self) {
         self.ready.clear();
         self.scheduled.clear();
+        self.left_out = NONE;
         (self.ready_watermark, self.scheduled_watermark) = (Key::FIRST, i64::MIN);
         (self.missed, self.missed_time) = (Key::FIRST, i64::MIN);
     }
@@ -168,7 +178,13 @@ impl Lane {
         // Some are tried again later, and some became due since the last claim, or were not published.
         let scheduled = self.scheduled.as_slice().iter().map(|task| task.key);
         let scheduled = scheduled.filter(|key| key.priority == first.priority).map(|key| key.run_at);
-        let run_at = scheduled.chain([first.run_at, self.scheduled_watermark]).min()?;
+        // It names the first of them, and others may have this priority.
+        let left_out = match self.left_out.key.priority.cmp(&first.priority) {
+            Ordering::Less => i64::MIN,
+            Ordering::Equal => self.left_out.key.run_at,
+            Ordering::Greater => NEVER,
+        };
+        let run_at = scheduled.chain([first.run_at, self.scheduled_watermark, left_out]).min()?;
         Some(Key { run_at, ..first })
     }
 
@@ -179,7 +195,7 @@ impl Lane {
 
     /// Makes the tasks ready at once that were locked when a claim tried them.
     pub fn retry(&mut self) -> bool {
-        let mut some = false;
+        let mut some = self.read_left_out();
         while let Some(due) =
             self.scheduled.as_slice().iter().find(|task| task.at != task.key.run_at).copied()
         {
@@ -196,7 +212,7 @@ impl Lane {
         self.ready.len() > 0
     }
 
-    /// Moves the scheduled tasks that became due to the ready buffer; returns how many.
+    /// Moves the scheduled tasks that became due to the ready buffer; returns how many. Some may have to be read first.
     pub fn move_due(&mut self, now: i64) -> usize {
         let mut count = 0;
         while self.scheduled.first().is_some_and(|task| task.at <= now) {
@@ -204,17 +220,33 @@ impl Lane {
             due.into_iter().for_each(|due| self.add_ready(due.key));
             count += 1;
         }
+        if self.left_out.at <= now {
+            count += usize::from(self.read_left_out());
+        }
         count
+    }
+
+    /// Has the table read again from the first task on that was left out; returns whether there is one.
+    fn read_left_out(&mut self) -> bool {
+        let Scheduled { key, .. } = std::mem::replace(&mut self.left_out, NONE);
+        self.lower(key);
+        key < Key::LAST
     }
 
     /// When the next scheduled task becomes due, including those that were not published.
     pub fn next_time(&self) -> i64 {
-        self.scheduled.first().map_or(NEVER, |task| task.at).min(self.scheduled_watermark)
+        let known = self.scheduled.first().map_or(NEVER, |task| task.at).min(self.left_out.at);
+        known.min(self.scheduled_watermark.max(self.next_scheduled_reading()))
     }
 
-    /// Whether tasks may have become due that are not known.
+    /// Whether the table has to be read because tasks may have become due that are not known.
     pub fn scheduled_unknown(&self, now: i64) -> bool {
-        now >= self.scheduled_watermark
+        now >= self.scheduled_watermark && (now < self.read_at || now >= self.next_scheduled_reading())
+    }
+
+    /// A reading may be unable to tell which tasks become due, and would be repeated at once.
+    fn next_scheduled_reading(&self) -> i64 {
+        self.read_at.saturating_add((READING_SHARE * self.read_for).min(LONGEST_UNKNOWN))
     }
 
     /// Whether the table has to be read; if so, and no other process does it, this one has to.
@@ -247,6 +279,13 @@ impl Lane {
         (self.refiller, self.missed, self.missed_time) = (me, Key::LAST, NEVER);
         self.leases.begin_reading();
         plan
+    }
+
+    /// The table cannot be read now: the next time is as after a reading. Returns the earliest end of a lease that the lane knew
+    /// only by its time.
+    pub fn skip_reading(&mut self, now: i64) -> i64 {
+        (self.read_at, self.read_for) = (now, 0);
+        self.leases.take_unknown()
     }
 
     /// The process that refills, 0 if none does.
@@ -318,7 +357,8 @@ impl Lane {
             if last.at == last.key.run_at {
                 self.lower_scheduled(last.at);
             } else {
-                self.lower(last.key);
+                self.left_out.at = self.left_out.at.min(last.at);
+                self.left_out.key = self.left_out.key.min(last.key);
             }
         }
     }
@@ -329,7 +369,10 @@ impl Lane {
 impl Lane {
     /// Whether the lane has lost a task that can be claimed.
     pub fn hides(&self, key: Key) -> bool {
-        key < self.ready_watermark && key.run_at < self.scheduled_watermark && !self.knows(key)
+        key < self.ready_watermark
+            && key.run_at < self.scheduled_watermark
+            && key < self.left_out.key
+            && !self.knows(key)
     }
 
     /// Whether it has lost a scheduled task.

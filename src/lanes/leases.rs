@@ -88,6 +88,12 @@ impl<const N: usize> Leases<N> {
         forgotten
     }
 
+    /// Returns the earliest end of a lease of which only that is known. Others have to find it from now on.
+    pub fn take_unknown(&mut self) -> i64 {
+        self.unknown_since = NEVER;
+        std::mem::replace(&mut self.unknown, NEVER)
+    }
+
     /// Adds a lease that was read in the table, unless a newer one is known.
     pub fn learn(&mut self, lease: Lease) {
         let known = self.reach(lease.id).find(|slot| self.slots[*slot].id == lease.id);

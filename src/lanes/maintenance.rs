@@ -3,7 +3,7 @@
 use super::directory::{hashes, locked};
 use super::leases::Lease;
 use super::slot::NAME;
-use super::{IDLE, Queue, Slot, Wake};
+use super::{IDLE, NEVER, Queue, Slot, Wake};
 use crate::clock::now;
 use pgrx::prelude::*;
 
@@ -95,11 +95,11 @@ impl Slot {
         let in_use = !self.waiters.is_empty() || now - self.used_at < IDLE;
         let sweep = in_use && now >= self.lane.next_reading(sweep_interval, now);
         let reread = (unknown || sweep) && self.lane.refiller() == 0;
-        self.lane.move_due(now);
-        let wake = if self.lane.ready_count() > 0 { self.wake_in_turn() } else { None };
+        let due = self.lane.move_due(now);
+        let wake = if due > 0 || self.lane.ready_count() > 0 { self.wake_in_turn() } else { None };
         // A refill records its end itself, and is not repeated at once if it fails.
-        let next = self.next_time().max(if reread { now + 100_000 } else { now + 1000 });
-        let next = if in_use { next.min(self.lane.next_reading(sweep_interval, now)) } else { next };
+        let next = if in_use { self.lane.next_reading(sweep_interval, now) } else { NEVER };
+        let next = next.min(self.next_time()).max(if reread { now + 100_000 } else { now + 1000 });
         let reread = reread.then_some((self.name, self.name_length));
         Maintenance { lane: self.hash, ids, expired, wake, next, reread, relation: self.relation }
     }

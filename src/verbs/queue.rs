@@ -53,7 +53,7 @@ impl Settings {
     }
 }
 
-/// Reads the options of a queue with the active snapshot. Fails unless the caller has this kind of right.
+/// Reads the options of a queue, with a snapshot of its own: a pause that was committed after the statement began counts. Fails unless the caller has this kind of right.
 pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings, Reason> {
     // SAFETY: in a verb, in a transaction.
     if !unsafe { rights::allow(needed, name) } {
@@ -63,6 +63,7 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
     unsafe {
         let (table, key) = open_by_key(tables.queues, &columns::QUEUES[..1])?;
         let conditions = [Condition { column: 1, compare: Compare::TextEquals, value: text(name) }];
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         let mut scan = Scan::begin(table, key, &conditions);
         let found = scan.next().map(|slot| {
             let row = Row::<{ column::COUNT }>::of(slot);
@@ -92,6 +93,7 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
         });
         point!(QueueRead);
         scan.end();
+        pg_sys::PopActiveSnapshot();
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         found.ok_or(Reason::Queue)
     }

@@ -140,9 +140,14 @@ pub fn expire(lane: u64, ids: &[i64]) -> u64 {
 
 /// Refills the lane of a queue from the table.
 pub fn reread(queue: &lanes::Queue<'_>) {
-    let Ok(tables) = heap::open(heap::Use::Claim) else { return };
-    // SAFETY: a plain read of a constant of the process.
-    let me = unsafe { pg_sys::MyProcPid };
+    // SAFETY: plain reads of constants of the process.
+    let (me, database) = unsafe { (pg_sys::MyProcPid, pg_sys::MyDatabaseId) };
+    let Ok(tables) = heap::open(heap::Use::Claim) else {
+        // Sessions claim by SQL meanwhile, and the expired leases are found by reap.
+        let unknown = lanes::with(queue.hash(), |slot| slot.lane.skip_reading(now()));
+        shared::leases_until(database, unknown.unwrap_or(NEVER));
+        return;
+    };
     if let Some(plan) = lanes::with(queue.hash(), |slot| slot.lane.reread(now(), me)).flatten() {
         // SAFETY: in a transaction of the worker's own.
         unsafe { refill::run_bounded(&tables, queue, plan, PRIORITIES) }

@@ -212,3 +212,100 @@ fn with_thousands_of_lanes_the_worker_comes_to_rest() {
         few
     });
 }
+
+/// How often the table was read for a queue, and how many candidates its claims were offered.
+fn readings(client: &mut Client, queue: &str) -> (u64, u64) {
+    let lane = &stats(client)["lanes"][queue];
+    let number = |name: &str| lane[name].as_u64().unwrap_or_else(|| panic!("{name}: {lane}"));
+    (number("refills"), number("offered"))
+}
+
+/// Transactions that work in one long transaction have claimed more tasks than a lane can postpone.
+#[test]
+fn many_locked_tasks_are_not_tried_again_and_again() {
+    const LOCKED: usize = 600;
+    let cluster = with_settings("lanes-locked", "queue.sweep_interval = '1s'");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('q')");
+    push(&mut client, "q", LOCKED as i32 + 100);
+    let mut open: Vec<Client> = (0..4).map(|_| cluster.connect()).collect();
+    for other in &mut open {
+        run(other, "BEGIN");
+        assert_eq!(claim(other, "q", LOCKED as i32 / 4).len(), LOCKED / 4);
+    }
+    // A reading of the table finds them queued, as its snapshot shows them.
+    let sweeps = |client: &mut Client| stats(client)["lanes"]["q"]["sweeps"].as_u64();
+    let before = sweeps(&mut client);
+    eventually("the table is read", SOON, || sweeps(&mut client) > before);
+    let (refills, offered) = readings(&mut client, "q");
+    let started = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(claim(&mut client, "q", 1).len(), 1);
+    }
+    let took = started.elapsed();
+    let (refills_now, offered_now) = readings(&mut client, "q");
+    println!("{} refills, {} offered, {took:?}", refills_now - refills, offered_now - offered);
+    // Every time that they are due again, and after each sweep, all of them are tried once.
+    let rounds = 3 + took.as_millis() as u64 / 20;
+    assert!(offered_now - offered < 20 + rounds * 2 * LOCKED as u64, "offered {}", offered_now - offered);
+    assert!(refills_now - refills < 20 + rounds * 4, "{} refills", refills_now - refills);
+    // None is lost.
+    drop(open);
+    let mut claimed = 0;
+    eventually("all others are claimed", SOON, || {
+        claimed += claim(&mut client, "q", 1000).len();
+        claimed == LOCKED + 80
+    });
+}
+
+/// Nothing can be read natively while somebody's own trigger is on the table.
+#[test]
+fn the_worker_does_not_spin_while_the_table_cannot_be_read_and_leases_end_in_time() {
+    let cluster = with_settings("lanes-unreadable", "queue.sweep_interval = '1s'");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.create('q')");
+    // More than a lane has space for.
+    push(&mut client, "q", 2600);
+    let leased = Instant::now();
+    assert_eq!(count(&mut client, "SELECT count(*) FROM queue.claim('2 seconds', 'q', 2600)"), 2600);
+    run(
+        &mut client,
+        "CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER own AFTER INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.nothing()",
+    );
+    let rounds = |client: &mut Client| stats(client)["worker"]["rounds"].as_u64().expect("rounds");
+    eventually("all leases have ended", SOON, || {
+        count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'") == 0
+    });
+    assert!(leased.elapsed() < Duration::from_secs(15), "after {:?}", leased.elapsed());
+    let (before, started) = (rounds(&mut client), Instant::now());
+    std::thread::sleep(Duration::from_secs(3));
+    let each_second = (rounds(&mut client) - before) as f64 / started.elapsed().as_secs_f64();
+    assert!(each_second < 50.0, "{each_second} rounds a second");
+}
+
+/// A worker reads only so many priorities at a time, and so never knows which of the tasks comes due first.
+#[test]
+fn a_waiter_does_not_make_the_worker_read_all_priorities_all_the_time() {
+    let cluster = cluster("lanes-priorities");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.create('q', '{\"max_running\": 1}');
+         SELECT count(queue.push('q', priority => n, delay => CASE WHEN n > 1 THEN interval '1 hour' END))
+         FROM generate_series(1, 4000) AS n",
+    );
+    assert_eq!(claim(&mut client, "q", 1).len(), 1);
+    let waiter = wait_for(&cluster, "q");
+    let sweeps = |client: &mut Client| stats(client)["lanes"]["q"]["sweeps"].as_u64().expect("sweeps");
+    let (before, started) = (sweeps(&mut client), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let each_second = (sweeps(&mut client) - before) as f64 / started.elapsed().as_secs_f64();
+    println!("{each_second} readings a second");
+    assert!(each_second < 5.0, "{each_second} readings a second");
+    run(
+        &mut client,
+        "SELECT queue.complete(id, token), queue.push('q') FROM queue.tasks WHERE state = 'running'",
+    );
+    assert!(waiter.join().expect("the waiter").0, "it was woken");
+}
