@@ -154,10 +154,13 @@ class Acknowledger:
     def _is_to_wait(self, report: Report, error: BaseException) -> bool:
         if is_about_values(error) or not isinstance(error, (psycopg.Error, OSError)):
             return False
-        if isinstance(error, LockNotAvailable) or not is_long(_size(report), self._link.connection is None):
+        if isinstance(error, LockNotAvailable):
             return True
-        report[0].refusals += 1  # it is too long, or the server is only busy
-        return report[0].refusals < _TRIES_IF_LONG
+        task = report[0]
+        task.refusals += 1  # the report is too long, or the server is only busy
+        if task.refusals == 1:
+            self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, first_line(error))
+        return task.refusals < _TRIES_IF_LONG or not is_long(_size(report), self._link.connection is None)
 
     def _send_instead(self, task: Task, outcome: Outcome, error: Exception) -> None:
         """The server cannot store the result or the error, for example in its encoding."""

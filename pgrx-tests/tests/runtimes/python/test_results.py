@@ -116,9 +116,14 @@ class Results(Case):
         worker.handler()(lambda task: "short")
         id = push(self.db, self.queue, max_attempts=1)
         with unittest.mock.patch.object(Acknowledger, "_execute", execute_late):
-            with unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05), self.running(worker):
+            with (
+                unittest.mock.patch("queue_ext.acknowledge._PAUSE_IF_LOCKED", 0.05),
+                self.assertLogs("queue_ext", "WARNING") as logs,
+                self.running(worker),
+            ):
                 task = await_condition(lambda: (task := self.get(id))["state"] not in ("queued", "running") and task)
         self.assertEqual((task["state"], task["result"], busy), ("completed", "short", []))
+        self.assertEqual(sum("is not accepted yet" in line for line in logs.output), 1)
 
     def test_a_cancelled_handler_that_locks_its_task_delays_no_reports(self):
         worker, locked = self.worker(lease=60, heartbeat=0.1, concurrency=3), threading.Event()
