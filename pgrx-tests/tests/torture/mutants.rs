@@ -230,9 +230,11 @@ mutants! { seen_natively:
     failures_of_predecessors_ignored: "quiet",
         "SELECT pg_temp.mutate('queue_internal.process_dependent', '{failed, cancelled, purged}', '{purged}')",
         "I16";
-    /// A push does not wait for the end of a predecessor, nor that for the push.
+    /// A push does not wait for the end of a predecessor, nor that for the push. It dawdles, so that such an end comes soon.
     predecessors_not_locked: "crowded",
-        "SELECT pg_temp.mutate('queue_internal.lock_before_push', 'FOR KEY SHARE', '')",
+        "SELECT pg_temp.mutate('queue_internal.lock_before_push', 'FOR KEY SHARE', ''),
+                pg_temp.mutate('queue_internal.add_dependencies', 'IF cardinality(live) = known THEN',
+                               'IF cardinality(live) = known THEN PERFORM pg_sleep(0.02);')",
         "I17";
     /// A task that waits no longer does not ask for its turn in its group.
     turn_not_asked_for: "quiet",
