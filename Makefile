@@ -183,8 +183,8 @@ test: target/.exists
 	@status=0; QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) pgrx-tests/run plan $(foreach v,$(PG_VERSIONS),$(v)=$(call set,$(v))) || status=1; \
 		pgrx-tests/summary target/results; exit $$status
 
-# The last version runs nearly every suite again, those in the middle the ones whose subject is the server. With FULL=1 each
-# version runs all of them, in their long form.
+# The versions after the first run the suites whose subject is the server (pgrx-tests/run), the last one more of them. With
+# FULL=1 each version runs all suites, in their long form.
 FULL ?=
 set = $(if $(FULL)$(filter $(FIRST),$(1)),all,$(if $(filter $(lastword $(PG_VERSIONS)),$(1)),again,server))
 
