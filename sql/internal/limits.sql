@@ -313,13 +313,17 @@ BEGIN
         PERFORM FROM queue_internal.slots AS s
         WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED;
         FOR one IN all_slots LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     IF buckets THEN
         PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_buckets LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     IF groups THEN
@@ -327,11 +331,15 @@ BEGIN
         PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = -1 FOR UPDATE;
         PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_locks LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
         -- Now no claim admits a task, and a new statement sees all that were admitted.
         FOR one IN all_tasks LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     PERFORM set_config('lock_timeout', before, true);
@@ -350,13 +358,3 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_patience IS 'How long a wait for a lock must take so that deadlocks are found.';
-
-CREATE FUNCTION queue_internal.check_lock_time(stop timestamptz) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF clock_timestamp() > stop THEN
-        RAISE lock_not_available;
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.check_lock_time IS 'Raises 55P03 after a time.';

@@ -4261,13 +4261,17 @@ BEGIN
         PERFORM FROM queue_internal.slots AS s
         WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) FOR UPDATE SKIP LOCKED;
         FOR one IN all_slots LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     IF buckets THEN
         PERFORM FROM queue_internal.rate_buckets AS s WHERE s.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_buckets LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     IF groups THEN
@@ -4275,11 +4279,15 @@ BEGIN
         PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue AND l.number = -1 FOR UPDATE;
         PERFORM FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue FOR UPDATE SKIP LOCKED;
         FOR one IN all_locks LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
         -- Now no claim admits a task, and a new statement sees all that were admitted.
         FOR one IN all_tasks LOOP
-            PERFORM queue_internal.check_lock_time(stop);
+            IF clock_timestamp() > stop THEN
+                RAISE lock_not_available;
+            END IF;
         END LOOP;
     END IF;
     PERFORM set_config('lock_timeout', before, true);
@@ -4298,16 +4306,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.lock_patience IS 'How long a wait for a lock must take so that deadlocks are found.';
-
-CREATE FUNCTION queue_internal.check_lock_time(stop timestamptz) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF clock_timestamp() > stop THEN
-        RAISE lock_not_available;
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.check_lock_time IS 'Raises 55P03 after a time.';
 -- Ageing keeps low priorities from starving: in a queue with the option "ageing", waiting that long is worth one step
 -- of priority. So tasks are claimed in the order of run_at + priority * ageing. That value never changes while a task
 -- waits and needs no index of its own: within a priority it is the order of run_at, and between priorities the heads
@@ -6424,8 +6422,8 @@ COMMENT ON FUNCTION queue_internal.retire_history IS
     'Drops history past its retention; returns whether there may be more.';
 -- queue_internal.retire_dead_letters(max_tasks)
 --
---   Deletes up to "max_tasks" dead letters past "queue.dead_letter_retention" and returns whether
---   there may be more.
+--   Deletes up to "max_tasks" dead letters past "queue.dead_letter_retention" and returns whether there may be more. If
+--   triggers keep some, it reads up to ten times as many.
 --   Index:    dead_letters_queue_failed_at, queue by queue
 
 CREATE FUNCTION queue_internal.retire_dead_letters(max_tasks integer) RETURNS boolean
@@ -6443,31 +6441,41 @@ DECLARE
     ids       bigint[];
     first     timestamptz;
     last      timestamptz;
+    -- The last one that a trigger has kept.
+    kept_at   timestamptz := '-infinity';
+    kept_id   bigint := 0;
     found     integer := 0;
-    deleted   integer;
-    progress  boolean := false;
+    gone      integer;
+    deleted   integer := 0;
 BEGIN
     IF retention = '-1' THEN
         RETURN false;
     END IF;
     horizon := clock_timestamp() - retention::interval;
     SELECT d.queue INTO source FROM queue.dead_letters AS d ORDER BY d.queue LIMIT 1;
-    WHILE source IS NOT NULL AND found < max_tasks LOOP
-        SELECT array_agg(o.id), min(o.failed_at), max(o.failed_at) INTO ids, first, last FROM (
-            SELECT d.id, d.failed_at FROM queue.dead_letters AS d WHERE d.queue = source AND d.failed_at < horizon
-            ORDER BY d.failed_at LIMIT max_tasks - found FOR UPDATE SKIP LOCKED) AS o;
+    WHILE source IS NOT NULL AND deleted < max_tasks AND found < 10 * max_tasks LOOP
+        SELECT array_agg(o.id ORDER BY o.failed_at, o.id), min(o.failed_at), max(o.failed_at) INTO ids, first, last FROM (
+            SELECT d.id, d.failed_at FROM queue.dead_letters AS d
+            WHERE d.queue = source AND (d.failed_at, d.id) > (kept_at, kept_id) AND d.failed_at < horizon
+            ORDER BY d.failed_at, d.id LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED) AS o;
         -- In one statement, because users have triggers on the table. The range, because a plan made while it was empty does not
         -- look an array up in the index.
         DELETE FROM queue.dead_letters AS d
         WHERE d.queue = source AND d.failed_at BETWEEN first AND last AND d.id = ANY (ids);
-        GET DIAGNOSTICS deleted = ROW_COUNT;
-        -- A user's trigger may keep some.
-        progress := progress OR deleted > 0;
+        GET DIAGNOSTICS gone = ROW_COUNT;
+        deleted := deleted + gone;
         found := found + coalesce(cardinality(ids), 0);
-        SELECT d.queue INTO source FROM queue.dead_letters AS d
-        WHERE d.queue > source ORDER BY d.queue LIMIT 1;
+        IF gone < cardinality(ids) THEN
+            kept_at := last;
+            kept_id := ids[cardinality(ids)];
+        ELSE
+            kept_at := '-infinity';
+            kept_id := 0;
+            SELECT d.queue INTO source FROM queue.dead_letters AS d
+            WHERE d.queue > source ORDER BY d.queue LIMIT 1;
+        END IF;
     END LOOP;
-    RETURN progress AND found >= max_tasks;
+    RETURN deleted >= max_tasks OR deleted > 0 AND found >= 10 * max_tasks;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_dead_letters IS
@@ -10904,7 +10912,8 @@ Errors: 42501: the caller is not the owner of the extension. QX002: the queue do
 argument is null, invalid or too large.';
 -- queue.pause
 --
---   Touches:  queue.queues (updates; a concurrent drop comes before or after)
+--   Touches:  queue.queues (updates; a concurrent drop comes before or after). Waits for a queue.configure that waits for
+--             open claims
 
 CREATE FUNCTION queue.pause(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

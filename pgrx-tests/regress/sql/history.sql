@@ -60,6 +60,13 @@ CREATE TRIGGER keep BEFORE DELETE ON queue.dead_letters FOR EACH ROW EXECUTE FUN
 INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
 SELECT 100 + n, 'q', 0, now(), 1, 1, now(), now() - interval '40 days', '{}' FROM generate_series(1, 20) AS n;
 SELECT queue_internal.retire_dead_letters(20);
+-- And they do not keep those of other queues.
+DROP TRIGGER keep ON queue.dead_letters;
+CREATE TRIGGER keep BEFORE DELETE ON queue.dead_letters FOR EACH ROW WHEN (OLD.queue = 'q') EXECUTE FUNCTION pg_temp.keep();
+INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, failed_at, payload)
+SELECT 200 + n, 'r', 0, now(), 1, 1, now(), now() - interval '40 days', '{}' FROM generate_series(1, 20) AS n;
+SELECT queue_internal.retire_dead_letters(20);
+SELECT queue, count(*) FROM queue.dead_letters WHERE failed_at < now() - interval '35 days' GROUP BY queue;
 DROP TRIGGER keep ON queue.dead_letters;
 SELECT queue_internal.retire_dead_letters(20);
 
