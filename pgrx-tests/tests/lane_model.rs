@@ -206,3 +206,19 @@ fn many_tasks_due_at_one_instant_keep_their_order() {
         other.drain();
     }
 }
+
+/// After a slow reading the next one waits for a share of the time. But what the first one has told of comes due before.
+#[test]
+fn a_slow_reading_does_not_delay_the_tasks_that_it_has_told_of() {
+    let mut world = World::new(15);
+    let run_at = world.now + 400_000;
+    for id in 1..=SCHEDULED as i64 + 1 {
+        let key = Key { priority: 0, run_at, id };
+        world.tasks.insert(id, Task { key, state: State::Queued, claim: None, untold: 0 });
+    }
+    let plan = world.lane.reread(world.now - 1_000_000, 1).expect("nobody reads");
+    let found = world.read(plan);
+    world.lane.refilled(plan, &found, world.now);
+    assert_eq!(world.lane.next_time(), run_at);
+    assert!(world.lane.scheduled_unknown(run_at));
+}

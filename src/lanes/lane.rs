@@ -26,8 +26,10 @@ const LOW: usize = READY / 4;
 const LONGEST_READING: i64 = 60_000_000;
 /// Complete readings of the table take at most one of so many parts of the time.
 const READING_SHARE: i64 = 50;
-/// But tasks that may have become due are not left unknown for longer than this for it.
+/// But tasks that may have become due are not left unknown for longer than this for it,
 const LONGEST_UNKNOWN: i64 = 1_000_000;
+/// nor locked tasks left out.
+const LONGEST_LEFT_OUT: i64 = 10_000_000;
 /// No task is left out.
 const NONE: Scheduled = Scheduled { at: NEVER, key: Key::LAST };
 
@@ -42,8 +44,11 @@ pub struct Lane {
     ready: Ordered<Key, READY>,
     scheduled: Ordered<Scheduled, SCHEDULED>,
     /// The first key of the locked tasks for which the scheduled ones had no space, and when the first of these is tried again:
-    /// from that key on the table is read again then.
+    /// from that key on the table is read again then, or at `left_out_from` if that is later.
     left_out: Scheduled,
+    left_out_from: i64,
+    /// From where on the table is being read again for them; `Key::FIRST` if it is not.
+    reading_left_out: Key,
     /// The running tasks.
     pub leases: Leases<LEASES>,
     /// The process that refills, 0 if none does.
@@ -73,6 +78,7 @@ impl Lane {
         self.ready.clear();
         self.scheduled.clear();
         self.left_out = NONE;
+        (self.left_out_from, self.reading_left_out) = (now, Key::FIRST);
         self.leases.clear();
         (self.refiller, self.missed, self.missed_time) = (0, Key::LAST, NEVER);
         (self.ready_watermark, self.scheduled_watermark) = (Key::FIRST, i64::MIN);
@@ -194,8 +200,8 @@ impl Lane {
     }
 
     /// Makes the tasks ready at once that were locked when a claim tried them.
-    pub fn retry(&mut self) -> bool {
-        let mut some = self.read_left_out();
+    pub fn retry(&mut self, now: i64) -> bool {
+        let mut some = now >= self.left_out_from && self.read_left_out();
         while let Some(due) =
             self.scheduled.as_slice().iter().find(|task| task.at != task.key.run_at).copied()
         {
@@ -220,7 +226,7 @@ impl Lane {
             due.into_iter().for_each(|due| self.add_ready(due.key));
             count += 1;
         }
-        if self.left_out.at <= now {
+        if self.left_out.at.max(self.left_out_from) <= now {
             count += usize::from(self.read_left_out());
         }
         count
@@ -229,13 +235,17 @@ impl Lane {
     /// Has the table read again from the first task on that was left out; returns whether there is one.
     fn read_left_out(&mut self) -> bool {
         let Scheduled { key, .. } = std::mem::replace(&mut self.left_out, NONE);
-        self.lower(key);
+        if key < Key::LAST {
+            self.reading_left_out = key;
+            self.lower(key);
+        }
         key < Key::LAST
     }
 
     /// When the next scheduled task becomes due, including those that were not published.
     pub fn next_time(&self) -> i64 {
-        let known = self.scheduled.first().map_or(NEVER, |task| task.at).min(self.left_out.at);
+        let left_out = self.left_out.at.max(self.left_out_from);
+        let known = self.scheduled.first().map_or(left_out, |task| task.at.min(left_out));
         known.min(self.scheduled_watermark.max(self.next_scheduled_reading()))
     }
 
@@ -246,6 +256,9 @@ impl Lane {
 
     /// A reading may be unable to tell which tasks become due, and would be repeated at once.
     fn next_scheduled_reading(&self) -> i64 {
+        if self.scheduled_watermark > self.read_at {
+            return i64::MIN;
+        }
         self.read_at.saturating_add((READING_SHARE * self.read_for).min(LONGEST_UNKNOWN))
     }
 
@@ -309,6 +322,12 @@ impl Lane {
             // After the last task that it read, there may be unknown tasks that became due or are running.
             self.lower(found.due_below);
             forgotten = self.leases.forget_unknown();
+        }
+        if plan.from <= self.reading_left_out {
+            // It may read many tasks that are locked, and many that are gone and cannot be vacuumed.
+            let pause = READING_SHARE * (now - plan.began).clamp(0, LONGEST_READING);
+            self.left_out_from = now + pause.min(LONGEST_LEFT_OUT);
+            self.reading_left_out = Key::FIRST;
         }
         self.leases.add_unknown(found.leases_before);
         found.leases.iter().for_each(|lease| self.leases.learn(*lease));

@@ -208,7 +208,7 @@ impl Claim<'_> {
                             }
                             // Before a claim returns no rows, it tries locked tasks again.
                             Answer::Complete if self.granted < self.most && reservation.len() == 0 => {
-                                let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry());
+                                let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry(now()));
                                 if std::mem::replace(&mut retried, true) || retry() != Some(true) {
                                     return Ok(());
                                 }

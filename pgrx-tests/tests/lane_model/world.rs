@@ -441,7 +441,7 @@ impl World {
             }
         }
         // Tasks that were found locked come later; here they are unlocked.
-        self.lane.retry();
+        self.lane.retry(NEVER);
         let mut left: BTreeSet<Key> =
             self.tasks.values().filter(|task| self.is_due(task)).map(|task| task.key).collect();
         let mut rounds = 200 + 4 * self.tasks.len();
