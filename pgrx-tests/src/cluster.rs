@@ -5,6 +5,7 @@
 //! if that user does not exist.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -51,10 +52,21 @@ pub struct Cluster {
 impl Cluster {
     /// A fresh, running server with the extension in the database `postgres`.
     pub fn start(name: &str) -> Self {
-        let mut cluster = Self::start_with(name, &Settings::default());
-        cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        let mut cluster = Self::installed(name, &Settings::default());
         cluster.await_worker("postgres");
         cluster
+    }
+
+    /// The same with these settings.
+    pub fn installed(name: &str, settings: &Settings) -> Self {
+        let mut cluster = Self::create_installed(&run_folder(name), settings);
+        cluster.launch();
+        cluster
+    }
+
+    /// As `create`, with the extension in the database `postgres`.
+    pub fn create_installed(folder: &Path, settings: &Settings) -> Self {
+        Self::copy_of(&Self::template_with_extension(), folder, &bindir(), settings)
     }
 
     /// A fresh, running server without the extension.
@@ -71,25 +83,35 @@ impl Cluster {
 
     /// The same by other programs than those of PG_CONFIG, and with more arguments for initdb.
     pub fn create_of(programs: &Path, folder: &Path, settings: &Settings, more: &[&str]) -> Self {
-        let cluster = Self::in_place(folder, programs);
         if more.is_empty() {
-            let template = Self::template(programs);
-            cluster.run("/bin/cp", &["-a", template.to_str().expect("a plain path"), &cluster.data()]);
-        } else {
-            cluster.initdb(more);
+            return Self::copy_of(&Self::template(programs), folder, programs, settings);
         }
+        let cluster = Self::in_place(folder, programs);
+        cluster.initdb(more);
+        cluster.configured(settings)
+    }
+
+    /// A server that is not running yet, on a copy of a data directory.
+    fn copy_of(data: &Path, folder: &Path, programs: &Path, settings: &Settings) -> Self {
+        let cluster = Self::in_place(folder, programs);
+        cluster.run("/bin/cp", &["-a", data.to_str().expect("a plain path"), &cluster.data()]);
+        cluster.configured(settings)
+    }
+
+    /// Writes its settings. Of those that the file has already, the last ones count.
+    fn configured(self, settings: &Settings) -> Self {
         let preload = if settings.preload { "queue_ext" } else { "" };
         let lines = format!(
             "\nlisten_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\n\
              fsync = off\njit = off\n\
              dynamic_shared_memory_type = mmap\nmax_connections = 200\nlog_line_prefix = '%m [%p] %b '\n{}\n",
-            folder.display(),
+            self.folder.display(),
             settings.extra,
         );
-        let path = folder.join("data/postgresql.conf");
+        let path = self.folder.join("data/postgresql.conf");
         let conf = fs::read_to_string(&path).expect("read postgresql.conf");
         fs::write(&path, conf + &lines).expect("write postgresql.conf");
-        cluster
+        self
     }
 
     fn initdb(&self, more: &[&str]) {
@@ -101,17 +123,42 @@ impl Cluster {
     /// The data directory that servers of these programs are copied from, since initdb takes a processor longer than most
     /// tests do. The first test that needs it makes it.
     fn template(programs: &Path) -> PathBuf {
-        static MADE: AtomicU32 = AtomicU32::new(0);
         // By where the programs really are: a test's copy of an installation is one of another version the next time.
         let initdb = fs::canonicalize(programs.join("initdb")).expect("initdb");
         let programs = initdb.parent().expect("a folder");
         let name = format!("template{}", programs.display().to_string().replace('/', "-"));
-        let folder = run_folder(&name);
+        Self::template_named(&name, |folder| {
+            let fresh = Self::in_place(folder, programs);
+            fresh.initdb(&[]);
+            fresh
+        })
+    }
+
+    /// The same with the extension that is installed now.
+    fn template_with_extension() -> PathBuf {
+        let script = format!("extension/queue_ext--{}.sql", env!("CARGO_PKG_VERSION"));
+        let script =
+            fs::read(Path::new(&pg_config("--sharedir")).join(script)).expect("read the extension's script");
+        let mut hasher = DefaultHasher::new();
+        script.hash(&mut hasher);
+        Self::template_named(&format!("template-{:x}", hasher.finish()), |folder| {
+            // Without the library, so that no worker changes anything.
+            let settings = Settings { preload: false, extra: "" };
+            let mut fresh = Self::create_of(&bindir(), folder, &settings, &[]);
+            fresh.launch();
+            fresh.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+            fresh.stop("fast");
+            fresh
+        })
+    }
+
+    fn template_named(name: &str, make: impl FnOnce(&Path) -> Self) -> PathBuf {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let folder = run_folder(name);
         let template = folder.join("data");
         if !template.exists() {
             let attempt = format!("{name}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-            let mut fresh = Self::in_place(&run_folder(attempt), programs);
-            fresh.initdb(&[]);
+            let mut fresh = make(&run_folder(attempt));
             // Only one can move it there; another one's is as good.
             fresh.keep = fs::rename(fresh.folder(), &folder).is_ok();
         }

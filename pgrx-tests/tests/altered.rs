@@ -23,8 +23,7 @@ use queue_ext_tests::{Cluster, SOON, Settings, eventually, run};
 
 fn cluster(name: &str) -> Cluster {
     let extra = "queue.sweep_interval = '1s'\nwal_level = logical";
-    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
-    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    let mut cluster = Cluster::installed(name, &Settings { preload: true, extra });
     cluster.await_worker("postgres");
     cluster
 }

@@ -15,8 +15,7 @@ use queue_ext_tests::{Cluster, SOON, Settings, counters_agree, eventually, run};
 
 fn cluster(name: &str) -> Cluster {
     let extra = "max_prepared_transactions = 10\nautovacuum = off\nmax_wal_size = '8GB'";
-    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
-    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let mut cluster = Cluster::installed(name, &Settings { preload: true, extra });
     cluster.await_worker("postgres");
     run(&mut cluster.connect(), "SELECT queue.create('second'), queue.create('grouped')");
     cluster

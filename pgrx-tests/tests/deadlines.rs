@@ -12,9 +12,8 @@ use queue_ext_tests::{
 fn without_sweeps(name: &str) -> (Cluster, Client) {
     let settings =
         Settings { preload: true, extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5" };
-    let mut cluster = Cluster::start_with(name, &settings);
+    let mut cluster = Cluster::installed(name, &settings);
     let mut client = cluster.connect();
-    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
     // The first round sweeps.
     client.batch_execute("SELECT queue.push('default', start_by => '2020-01-01')").expect("push");

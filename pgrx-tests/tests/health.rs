@@ -20,8 +20,7 @@ const CHECKS: [&str; 13] = [
 ];
 
 fn with_settings(name: &str, preload: bool, extra: &'static str) -> Cluster {
-    let cluster = Cluster::start_with(name, &Settings { preload, extra });
-    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    let cluster = Cluster::installed(name, &Settings { preload, extra });
     cluster
 }
 

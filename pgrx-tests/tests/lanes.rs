@@ -29,8 +29,7 @@ fn cluster(name: &str) -> Cluster {
 }
 
 fn with_settings(name: &str, extra: &'static str) -> Cluster {
-    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
-    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let mut cluster = Cluster::installed(name, &Settings { preload: true, extra });
     cluster.await_worker("postgres");
     cluster
 }

@@ -31,9 +31,8 @@ fn listeners_are_notified_of_claimable_tasks() {
         preload: true,
         extra: "queue.sweep_interval = 1h\nmax_prepared_transactions = 5",
     };
-    let mut cluster = Cluster::start_with("notify", &settings);
+    let mut cluster = Cluster::installed("notify", &settings);
     let mut client = cluster.connect();
-    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
     cluster.await_worker("postgres");
     let mut listener = listen(&cluster, "queue_default");
     quiet(&mut listener, "nothing happened yet");

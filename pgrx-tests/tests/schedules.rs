@@ -8,9 +8,8 @@ use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, eventually, number, stalls
 fn start(name: &str) -> (Cluster, Client) {
     // No sweep may run during this test.
     let settings = Settings { preload: true, extra: "queue.sweep_interval = 1h" };
-    let mut cluster = Cluster::start_with(name, &settings);
-    let mut client = cluster.connect();
-    client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let mut cluster = Cluster::installed(name, &settings);
+    let client = cluster.connect();
     cluster.await_worker("postgres");
     (cluster, client)
 }

@@ -63,8 +63,7 @@ impl Waiter {
 /// A server on which no session checks by itself.
 fn without_sweeps(name: &str) -> Cluster {
     let settings = Settings { preload: true, extra: "queue.sweep_interval = '1h'" };
-    let mut cluster = Cluster::start_with(name, &settings);
-    run(&mut cluster.connect(), "CREATE EXTENSION queue_ext");
+    let mut cluster = Cluster::installed(name, &settings);
     cluster.await_worker("postgres");
     cluster
 }
@@ -315,9 +314,8 @@ fn each_start_is_awaited(client: &mut Client) {
 #[test]
 fn without_preload_wait_polls() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = Cluster::start_with("waiting-polling", &Settings { preload: false, extra: "" });
+    let cluster = Cluster::installed("waiting-polling", &Settings { preload: false, extra: "" });
     let mut client = cluster.connect();
-    run(&mut client, "CREATE EXTENSION queue_ext");
     for push in ["SELECT queue.push('default')", "SELECT queue.push('default', delay => '300 ms')"] {
         let waiter = wait(&cluster, "CALL queue.wait()");
         eventually("it sleeps", SOON, || asleep(&mut client) == 1);
@@ -351,9 +349,8 @@ fn a_role_with_the_right_for_one_queue_is_woken_like_a_superuser() {
 fn without_a_background_worker_pushes_wake_sessions() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
-    let cluster = Cluster::start_with("waiting-alone", &settings);
+    let cluster = Cluster::installed("waiting-alone", &settings);
     let mut client = cluster.connect();
-    run(&mut client, "CREATE EXTENSION queue_ext");
     let waiter = wait(&cluster, "CALL queue.wait()");
     await_waiters(&mut client, "default", 1);
     let pushed = Instant::now();

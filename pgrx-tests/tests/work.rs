@@ -109,8 +109,7 @@ fn every_task_is_completed_once_or_dead_after_its_attempts() {
 /// claims nearly twice as slow.
 fn measured(name: &str) -> Cluster {
     let extra = "autovacuum = off\nmax_wal_size = '8GB'\ncheckpoint_timeout = '1h'";
-    let mut cluster = Cluster::start_with(name, &Settings { preload: true, extra });
-    cluster.connect().batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+    let mut cluster = Cluster::installed(name, &Settings { preload: true, extra });
     cluster.await_worker("postgres");
     cluster
 }

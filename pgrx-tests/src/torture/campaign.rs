@@ -164,18 +164,18 @@ impl Campaign {
             self.settings, options.settings
         );
         // Settings are constants elsewhere; one string for each campaign may stay.
-        let mut cluster = Cluster::create_of(
-            &bindir(),
-            folder,
-            &Settings { preload: true, extra: extra.leak() },
-            self.initdb,
-        );
+        let settings = Settings { preload: true, extra: extra.leak() };
+        let mut cluster = if self.initdb.is_empty() {
+            Cluster::create_installed(folder, &settings)
+        } else {
+            Cluster::create_of(&bindir(), folder, &settings, self.initdb)
+        };
         if major_version() < 18 {
             cluster.run("pg_checksums", &["--enable", "--no-sync", "-D", &cluster.data()]);
         }
         cluster.launch();
         let mut client = cluster.connect();
-        client.batch_execute("CREATE EXTENSION queue_ext").expect("CREATE EXTENSION");
+        client.batch_execute("CREATE EXTENSION IF NOT EXISTS queue_ext").expect("CREATE EXTENSION");
         client.batch_execute(SETUP).expect("create the queues");
         client.batch_execute(&options.mutant).expect("break something");
         cluster.await_worker("postgres");
