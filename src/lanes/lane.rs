@@ -30,6 +30,8 @@ const READING_SHARE: i64 = 50;
 const LONGEST_UNKNOWN: i64 = 1_000_000;
 /// nor locked tasks left out.
 const LONGEST_LEFT_OUT: i64 = 10_000_000;
+/// About how long it takes to try a task that is locked.
+const TRY: i64 = 10;
 /// No task is left out.
 const NONE: Scheduled = Scheduled { at: NEVER, key: Key::LAST };
 
@@ -44,11 +46,11 @@ pub struct Lane {
     ready: Ordered<Key, READY>,
     scheduled: Ordered<Scheduled, SCHEDULED>,
     /// The first key of the locked tasks for which the scheduled ones had no space, and when the first of these is tried again:
-    /// from that key on the table is read again then, or at `left_out_from` if that is later.
+    /// from that key on the table is read again then, or later (`may_read_left_out`).
     left_out: Scheduled,
-    left_out_from: i64,
-    /// From where on the table is being read again for them; `Key::FIRST` if it is not.
-    reading_left_out: Key,
+    /// When that was done last, and how much work followed, in microseconds: readings, and tasks that were still locked.
+    left_out_read_at: i64,
+    left_out_work: i64,
     /// The running tasks.
     pub leases: Leases<LEASES>,
     /// The process that refills, 0 if none does.
@@ -78,7 +80,7 @@ impl Lane {
         self.ready.clear();
         self.scheduled.clear();
         self.left_out = NONE;
-        (self.left_out_from, self.reading_left_out) = (now, Key::FIRST);
+        (self.left_out_read_at, self.left_out_work) = (now, 0);
         self.leases.clear();
         (self.refiller, self.missed, self.missed_time) = (0, Key::LAST, NEVER);
         (self.ready_watermark, self.scheduled_watermark) = (Key::FIRST, i64::MIN);
@@ -194,6 +196,11 @@ impl Lane {
         Some(Key { run_at, ..first })
     }
 
+    /// Whether there may be tasks that the ready buffer has no space for, or that were not published.
+    pub fn is_unread(&self) -> bool {
+        self.ready_watermark < Key::LAST
+    }
+
     /// How many tasks the ready buffer holds.
     pub fn ready_count(&self) -> usize {
         self.ready.len()
@@ -201,7 +208,7 @@ impl Lane {
 
     /// Makes the tasks ready at once that were locked when a claim tried them.
     pub fn retry(&mut self, now: i64) -> bool {
-        let mut some = now >= self.left_out_from && self.read_left_out();
+        let mut some = self.may_read_left_out(now) && self.read_left_out(now);
         while let Some(due) =
             self.scheduled.as_slice().iter().find(|task| task.at != task.key.run_at).copied()
         {
@@ -226,25 +233,34 @@ impl Lane {
             due.into_iter().for_each(|due| self.add_ready(due.key));
             count += 1;
         }
-        if self.left_out.at.max(self.left_out_from) <= now {
-            count += usize::from(self.read_left_out());
+        if self.left_out.at <= now && self.may_read_left_out(now) {
+            count += usize::from(self.read_left_out(now));
         }
         count
     }
 
     /// Has the table read again from the first task on that was left out; returns whether there is one.
-    fn read_left_out(&mut self) -> bool {
+    fn read_left_out(&mut self, now: i64) -> bool {
         let Scheduled { key, .. } = std::mem::replace(&mut self.left_out, NONE);
         if key < Key::LAST {
-            self.reading_left_out = key;
+            (self.left_out_read_at, self.left_out_work) = (now, 0);
             self.lower(key);
         }
         key < Key::LAST
     }
 
+    /// The table may have many tasks that are still locked, and many that are gone and cannot be vacuumed.
+    fn may_read_left_out(&self, now: i64) -> bool {
+        now >= self.next_reading_of_left_out() || now < self.left_out_read_at
+    }
+
+    fn next_reading_of_left_out(&self) -> i64 {
+        self.left_out_read_at.saturating_add((READING_SHARE * self.left_out_work).min(LONGEST_LEFT_OUT))
+    }
+
     /// When the next scheduled task becomes due, including those that were not published.
     pub fn next_time(&self) -> i64 {
-        let left_out = self.left_out.at.max(self.left_out_from);
+        let left_out = self.left_out.at.max(self.next_reading_of_left_out());
         let known = self.scheduled.first().map_or(left_out, |task| task.at.min(left_out));
         known.min(self.scheduled_watermark.max(self.next_scheduled_reading()))
     }
@@ -297,7 +313,7 @@ impl Lane {
     /// The table cannot be read now: the next time is as after a reading. Returns the earliest end of a lease that the lane knew
     /// only by its time.
     pub fn skip_reading(&mut self, now: i64) -> i64 {
-        (self.read_at, self.read_for) = (now, 0);
+        (self.read_at, self.read_for) = (now, LONGEST_UNKNOWN / READING_SHARE);
         self.leases.take_unknown()
     }
 
@@ -323,12 +339,7 @@ impl Lane {
             self.lower(found.due_below);
             forgotten = self.leases.forget_unknown();
         }
-        if plan.from <= self.reading_left_out {
-            // It may read many tasks that are locked, and many that are gone and cannot be vacuumed.
-            let pause = READING_SHARE * (now - plan.began).clamp(0, LONGEST_READING);
-            self.left_out_from = now + pause.min(LONGEST_LEFT_OUT);
-            self.reading_left_out = Key::FIRST;
-        }
+        self.work_for_left_out((now - plan.began).clamp(0, LONGEST_READING));
         self.leases.add_unknown(found.leases_before);
         found.leases.iter().for_each(|lease| self.leases.learn(*lease));
         if plan.scheduled_from.is_some_and(|from| from <= self.scheduled_watermark) {
@@ -378,8 +389,13 @@ impl Lane {
             } else {
                 self.left_out.at = self.left_out.at.min(last.at);
                 self.left_out.key = self.left_out.key.min(last.key);
+                self.work_for_left_out(TRY);
             }
         }
+    }
+
+    fn work_for_left_out(&mut self, work: i64) {
+        self.left_out_work = (self.left_out_work + work).min(LONGEST_LEFT_OUT);
     }
 }
 

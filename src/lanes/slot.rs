@@ -71,7 +71,8 @@ impl Slot {
     /// next process if that one has to be woken instead.
     pub fn leave(&mut self, takes: bool) -> Option<Wake> {
         let woken = !self.waiters.leave();
-        let left = self.lane.ready_count() > usize::from(takes) || !takes && self.events != 0;
+        let left = self.lane.ready_count() > usize::from(takes)
+            || !takes && (self.events != 0 || self.lane.is_unread());
         self.in_turn &= left && !self.waiters.is_empty();
         if left && (self.in_turn || woken && !takes) { self.wake() } else { None }
     }
