@@ -1,6 +1,6 @@
 -- queue_internal.retire_dead_letters(max_tasks)
 --
---   Deletes up to "max_tasks" dead letters past "queue.dead_letter_retention" and returns whether there may be more. If
+--   Deletes about "max_tasks" dead letters past "queue.dead_letter_retention" and returns whether there may be more. If
 --   triggers keep some, it reads up to ten times as many.
 --   Index:    dead_letters_queue_failed_at, queue by queue
 
@@ -35,7 +35,7 @@ BEGIN
         SELECT array_agg(o.id ORDER BY o.failed_at, o.id), min(o.failed_at), max(o.failed_at) INTO ids, first, last FROM (
             SELECT d.id, d.failed_at FROM queue.dead_letters AS d
             WHERE d.queue = source AND (d.failed_at, d.id) > (kept_at, kept_id) AND d.failed_at < horizon
-            ORDER BY d.failed_at, d.id LIMIT max_tasks - deleted FOR UPDATE SKIP LOCKED) AS o;
+            ORDER BY d.failed_at, d.id LIMIT max_tasks FOR UPDATE SKIP LOCKED) AS o;
         -- In one statement, because users have triggers on the table. The range, because a plan made while it was empty does not
         -- look an array up in the index.
         DELETE FROM queue.dead_letters AS d
