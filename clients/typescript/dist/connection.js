@@ -56,6 +56,9 @@ export class Connection {
             return (await client.query(query)).rows;
         }
         catch (error) {
+            // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
+            if (this.sent && sqlState(error) === undefined)
+                this.cancel();
             if (!this.sent || isConnectionLost(error))
                 this.drop();
             throw error;

@@ -74,6 +74,8 @@ export class Connection {
       const query = { text, values, query_timeout: seconds * 1000 } as pg.QueryConfig;
       return (await client.query<Row>(query)).rows;
     } catch (error) {
+      // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
+      if (this.sent && sqlState(error) === undefined) this.cancel();
       if (!this.sent || isConnectionLost(error)) this.drop();
       throw error;
     }

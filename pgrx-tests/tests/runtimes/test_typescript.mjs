@@ -22,6 +22,7 @@ const client = resolve(process.env.QUEUE_EXT_CLIENT ?? join(here, "../../../clie
 const libraries = resolve(process.env.QUEUE_EXT_LIBRARIES ?? here);
 const { Discard, Retry, Snooze, Worker, push, pushMany, pushManyStatement, pushStatement } =
   await import(pathToFileURL(client).href);
+const { Connection } = await import(pathToFileURL(join(dirname(client), "connection.js")).href);
 const pg = createRequire(client)("pg");
 const library = createRequire(join(libraries, "package.json"));
 const url = process.env.DATABASE_URL;
@@ -698,6 +699,23 @@ test("an error in a listener of the signal or in the logger ends nothing", async
   });
   assert.deepEqual(heard, [true]);
   assert.deepEqual(logged, Array(3).fill(`queue_ext: task ${id}: a listener of its signal threw an error`));
+});
+
+test("a statement without an answer in time is cancelled, so that a claim does not take tasks for nobody later", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {});
+  const connection = new Connection(url, "late");
+  const other = new pg.Client({ connectionString: url });
+  await other.connect();
+  await other.query("BEGIN");
+  await other.query("LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE");
+  await assert.rejects(connection.query("SELECT id FROM queue.claim('1 hour', $1)", [queue], 0.5), /timeout/);
+  const waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'late' AND state = 'active'";
+  await eventually("the server has stopped", async () => (await db.query(waiting)).rowCount === 0);
+  await other.query("ROLLBACK");
+  await other.end();
+  assert.equal((await get(id)).state, "queued");
+  connection.drop();
 });
 
 test("a server that does not answer a claim does not delay the shutdown", { timeout: 60_000 }, async () => {
