@@ -157,10 +157,13 @@ class Acknowledger:
         if isinstance(error, LockNotAvailable):
             return True
         task = report[0]
-        task.refusals += 1  # the report is too long, or the server is only busy
-        if task.refusals == 1:
+        if not task.is_late:
             self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, first_line(error))
-        return task.refusals < _TRIES_IF_LONG or not is_long(_size(report), self._link.connection is None)
+        task.is_late = True
+        if not is_long(_size(report), self._link.connection is None):
+            return True
+        task.refusals += 1  # the report is too long, or the server is only busy
+        return task.refusals < _TRIES_IF_LONG
 
     def _send_instead(self, task: Task, outcome: Outcome, error: Exception) -> None:
         """The server cannot store the result or the error, for example in its encoding."""

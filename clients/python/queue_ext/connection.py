@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
 import re
-import socket
 import threading
-import time
 from typing import Any, Callable, TypeVar, Union
 
 import psycopg
@@ -27,7 +24,6 @@ _DEFAULTS = {
     "tcp_user_timeout": 20_000, "client_encoding": "UTF8",
 }  # fmt: skip
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_ANSWER = 60.0  # seconds; without an answer for so long, a connection counts as lost
 
 GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 _LARGE = 64_000  # characters; a shorter text is not what takes a server too much time or memory
@@ -80,7 +76,6 @@ class Link:
         self._connect, self._name, self._outage, self._gave_up = connect, name, outage, gave_up
         self._cannot_connect = cannot_connect
         self.connection: Connection | None = None
-        self._waits_since = float("inf")  # since when the server has not answered
 
     def call(self, use: Callable[[Connection], T], is_final: Callable[[BaseException], bool]) -> T:
         """Returns what use returns. Repeats it on a new connection after each error that is not final.
@@ -94,10 +89,8 @@ class Link:
                 if self.connection is None:
                     self.connection = self._open()
                 is_open = True
-                self._waits_since = time.monotonic()
                 result = use(self.connection)
             except Exception as error:
-                self._waits_since = float("inf")
                 is_lost = self.connection is None or self.connection.closed
                 if is_lost:
                     self.close()
@@ -116,18 +109,9 @@ class Link:
                 if self._gave_up.wait(random.uniform(0, cap)):
                     raise GaveUp from error
             else:
-                self._waits_since = float("inf")
                 if failures > 1:
                     self._outage.ends()
                 return result
-
-    def hang_up_if_late(self) -> None:
-        """Ends the connection if the server does not answer: it may be frozen behind a proxy that is well, and psycopg waits for
-        ever. Another thread calls this, so it takes away the socket alone: the statement ends with an error."""
-        connection = self.connection
-        if connection is not None and time.monotonic() - self._waits_since > _ANSWER:
-            with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as own:
-                own.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         connection, self.connection = self.connection, None

@@ -61,11 +61,10 @@ class Run:
         outage = Outage(logger)
         # The claiming connection is given up as soon as the worker is to stop, the others when all is reported.
         self._link = Link(settings.connect, settings.name, outage, self._stopping, self._cannot_connect)
-        others = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
-        self._links = [self._link, *others]
+        links = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
         lease = settings.lease
-        self._heartbeat = Heartbeat(others[0], lease, settings.heartbeat, logger, self._connected)
-        self._acknowledger = Acknowledger(others[1], self._heartbeat, lease, logger, self._connected, self._reported)
+        self._heartbeat = Heartbeat(links[0], lease, settings.heartbeat, logger, self._connected)
+        self._acknowledger = Acknowledger(links[1], self._heartbeat, lease, logger, self._connected, self._reported)
         self._threads = Threads(handlers, self._ended)
         self._loop = None if loop is None else Loop(handlers, self._ended, loop)
 
@@ -73,7 +72,7 @@ class Run:
         self._free = settings.concurrency
         self._running: set[Task] = set()
         self._unreported = 0
-        self._unconnected = len(others)
+        self._unconnected = len(links)
         self._waiting = False
         self._hurry = False  # after a second signal
 
@@ -90,7 +89,6 @@ class Run:
         acknowledger = self._thread(self._acknowledger.run)
         self._thread(self._heartbeat.beat)
         self._thread(self._heartbeat.watch)
-        self._thread(self._watch_links)
         while (message := self._commands.get()) == PROGRESS:
             pass
         logger.info("worker %s stops, %d tasks are running", self._settings.name, len(self._running))
@@ -130,11 +128,6 @@ class Run:
         thread = threading.Thread(target=guarded, name="queue_ext worker", daemon=True)
         thread.start()
         return thread
-
-    def _watch_links(self) -> None:
-        while not self._gave_up.wait(1):
-            for link in self._links:
-                link.hang_up_if_late()
 
     # The claiming thread.
 

@@ -48,7 +48,8 @@ class Task:
         self.lease_seconds = float(row[14])
         self.deadline = self.beat_at = 0.0  # by time.monotonic()
         self.ended = False  # the handler has
-        self.refusals = 0  # of its report when it was sent alone
+        self.refusals = 0  # of its report, because it is too long
+        self.is_late = False  # its report was not accepted at first
         self.unsent_progress: str | None = None
         self.interrupt: Callable[[], object] = lambda: None  # how an asynchronous handler learns of the stop
         self._lock = threading.Lock()

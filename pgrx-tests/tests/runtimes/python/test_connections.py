@@ -1,10 +1,8 @@
 """The worker: how a worker gets its connections, and what happens if they fail."""
 
 import os
-import signal
 import threading
 import time
-import unittest
 import unittest.mock
 from datetime import datetime, timezone
 
@@ -28,22 +26,6 @@ class Connections(Case):
             self.assertEqual((self.get(id)["attempt"], worker.ready.is_set()), (0, False))
             self.db.execute(f"ALTER ROLE role_{os.getpid()} CONNECTION LIMIT 3")
             self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
-
-    @unittest.mock.patch("queue_ext.connection._ANSWER", 1)
-    @unittest.mock.patch("queue_ext.run._WAIT", "0.2 seconds")
-    def test_connections_without_an_answer_are_opened_again(self):
-        name = f"frozen {os.getpid()}"
-        worker = self.worker(name=name)
-        worker.handler()(lambda task: None)
-        with self.running(worker):
-            self.await_state(push(self.db, self.queue), "completed")
-            sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
-            frozen = [row["pid"] for row in self.db.execute(sessions, [name])]
-            self.assertEqual(len(frozen), 3)
-            for pid in frozen:
-                os.kill(pid, signal.SIGSTOP)
-                self.addCleanup(os.kill, pid, signal.SIGCONT)
-            self.await_state(push(self.db, self.queue), "completed")
 
     def test_the_settings_of_the_role_do_not_matter(self):
         url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard"})
