@@ -53,7 +53,8 @@ impl Settings {
     }
 }
 
-/// Reads the options of a queue, with a snapshot of its own: a pause that was committed after the statement began counts. Fails unless the caller has this kind of right.
+/// Reads the options of a queue, with a snapshot of its own: a pause that was committed after the statement began counts.
+/// Fails unless the caller has this kind of right.
 pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings, Reason> {
     // SAFETY: in a verb, in a transaction.
     if !unsafe { rights::allow(needed, name) } {
