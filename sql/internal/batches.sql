@@ -96,10 +96,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_no_cycle IS
     'Refuses a task that would wait for the batch to which it belongs.';
 
--- Only for tasks that this transaction has pushed.
+-- Only for tasks that this transaction has pushed. A push that takes the key of the callback, because that is past its start
+-- deadline, has ended it although the batch is locked.
 CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = batch) THEN
+        PERFORM queue_internal.raise_unknown_batch(batch);
+    END IF;
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT u.id, batch, 'batch' FROM unnest(ids) AS u (id);
 END

@@ -30,7 +30,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
 -- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
--- transaction that is ending it, and for one that prevents its end because it has pushed a task after it.
+-- transaction that is ending it, and for one that prevents its end because it has pushed a task after it. If it cannot be
+-- ended, because of a constraint that somebody added or a snapshot that is too old, the push fails with that error.
 CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -39,7 +40,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM FROM queue.tasks AS t WHERE t.id = end_late_holder.id FOR UPDATE;
-    RETURN NOT FOUND OR (queue_internal.expire(ARRAY[id])).expired > 0;
+    RETURN NOT FOUND OR (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_late_holder IS

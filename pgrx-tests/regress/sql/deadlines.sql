@@ -183,3 +183,18 @@ SELECT count(*) FROM queue.claim('1 minute', 'plain');
 CALL queue.wait('plain', '0');
 CALL queue.maintain();
 SELECT state, error FROM pg_temp.ended WHERE state = 'failed';
+
+-- A task that takes the key of the callback of a batch, which is past its start deadline, ends it: it cannot join that batch.
+SELECT queue.create_batch('plain', key => 'callback') AS batch \gset
+SELECT pg_temp.late(:batch);
+SELECT left(pg_temp.refused(format($$SELECT queue.push('plain', key => 'callback', batch => %s)$$, :batch)), 5);
+SELECT left(pg_temp.refused(format($$SELECT queue.push_many('plain', '{1, 2}', keys => '{a2, callback}', batch => %s)$$, :batch)), 5);
+SELECT queue.push('plain', key => 'callback') <> :batch AS added;
+
+-- A late task that cannot be ended keeps its key. The push fails: it is not skipped.
+SELECT queue.push('plain', key => 'kept') AS kept \gset
+SELECT pg_temp.late(:kept);
+ALTER TABLE queue.dead_letters ADD CONSTRAINT kept CHECK (key <> 'kept');
+SELECT left(pg_temp.refused($$SELECT queue.push('plain', key => 'kept')$$), 5);
+ALTER TABLE queue.dead_letters DROP CONSTRAINT kept;
+SELECT queue.push('plain', key => 'kept') <> :kept AS added;
