@@ -30,17 +30,28 @@ $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
 -- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
--- transaction that is ending it, and for one that prevents its end because it has pushed a task after it. If it cannot be
--- ended, because of a constraint that somebody added or a snapshot that is too old, the push fails with that error.
-CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text) RETURNS boolean
+-- transaction that is ending it or the task that it replaces, and for one that prevents its end because it has pushed a task
+-- after it. If it cannot be ended, because of a constraint that somebody added, a push fails with that error; a call for
+-- many tasks leaves out the one that needs the key ("keeps_errors").
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, keeps_errors boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
         WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
         RETURN false;
+    ELSIF NOT queue_internal.lock_to_end(id, true) THEN
+        RETURN true;
+    ELSIF NOT keeps_errors THEN
+        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
     END IF;
-    PERFORM FROM queue.tasks AS t WHERE t.id = end_late_holder.id FOR UPDATE;
-    RETURN NOT FOUND OR (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
+    BEGIN
+        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
+    EXCEPTION
+        WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
+            RAISE;
+        WHEN OTHERS THEN
+            RETURN false;
+    END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_late_holder IS
@@ -48,7 +59,8 @@ COMMENT ON FUNCTION queue_internal.end_late_holder IS
 
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
-CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION queue_internal.take_key(
+    queue text, key text, task_id bigint, ttl interval DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
@@ -80,7 +92,7 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue) THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue, keeps_errors) THEN
             RETURN false;
         END IF;
         -- The row changed meanwhile, or the key is free now: try again.

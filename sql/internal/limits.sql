@@ -291,6 +291,8 @@ CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets 
 RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    -- As in policies_changed.
+    blocks CONSTANT boolean := (SELECT q.delayed_head = 'block' FROM queue.queues AS q WHERE q.name = lock_claimed.queue);
     all_slots CURSOR FOR
         SELECT FROM queue_internal.slots AS s
         WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) ORDER BY s.slot FOR UPDATE;
@@ -300,7 +302,8 @@ DECLARE
         SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
     all_tasks CURSOR FOR
         SELECT FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission < 2
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued'
+          AND (t.admission = 1 OR t.admission = 0 AND blocks)
         ORDER BY t.id FOR NO KEY UPDATE;
     before CONSTANT text := current_setting('lock_timeout');
     stop   CONSTANT timestamptz := clock_timestamp() + patience;

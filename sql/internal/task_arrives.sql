@@ -17,7 +17,7 @@ BEGIN
     END IF;
     IF NEW.key IS NOT NULL THEN
         PERFORM queue_internal.check_key('key', NEW.key);
-        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id) THEN
+        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id, keeps_errors => false) THEN
             RETURN NULL;
         END IF;
     END IF;

@@ -206,7 +206,7 @@ impl Claim<'_> {
                                     return Err(Reason::Busy);
                                 }
                             }
-                            // Before a claim returns no rows, it tries locked tasks again.
+                            // Before a claim returns no rows, it tries locked tasks again, except those that the lane has left out.
                             Answer::Complete if self.granted < self.most && reservation.len() == 0 => {
                                 let retry = || lanes::with(self.queue.hash(), |slot| slot.lane.retry(now()));
                                 if std::mem::replace(&mut retried, true) || retry() != Some(true) {

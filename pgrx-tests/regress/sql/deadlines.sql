@@ -197,4 +197,14 @@ SELECT pg_temp.late(:kept);
 ALTER TABLE queue.dead_letters ADD CONSTRAINT kept CHECK (key <> 'kept');
 SELECT left(pg_temp.refused($$SELECT queue.push('plain', key => 'kept')$$), 5);
 ALTER TABLE queue.dead_letters DROP CONSTRAINT kept;
-SELECT queue.push('plain', key => 'kept') <> :kept AS added;
+SELECT queue.push('plain', key => 'kept') > :kept AS added;
+-- A call for many tasks leaves out the one that needs the key.
+SELECT queue.push('hints', key => 'kept') AS dead, queue.push('hints') AS other \gset
+SELECT count(queue.fail(id, token, 'no', permanent => true)) FROM queue.claim('1 minute', 'hints', 9);
+ALTER TABLE queue.history ADD CONSTRAINT kept CHECK (key <> 'kept');
+SELECT queue.push('hints', key => 'kept') AS kept \gset
+SELECT pg_temp.late(:kept);
+SELECT queue.redrive('hints');
+SELECT left(pg_temp.refused(format($$SELECT queue.retry(%s)$$, :dead)), 5);
+ALTER TABLE queue.history DROP CONSTRAINT kept;
+SELECT queue.redrive('hints');
