@@ -12,7 +12,9 @@ from typing import Any, Callable, Iterator, Sequence
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from .connection import GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_values, is_long, is_too_large
+from .connection import (
+    GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_server, is_about_values, is_long, is_too_large,
+)  # fmt: skip
 from .heartbeat import Heartbeat, extend
 from .outcomes import UNCOMMITTED, Outcome
 from .task import Task
@@ -117,8 +119,9 @@ class Acknowledger:
             return self._execute(connection, group)
 
         def is_final(error: BaseException) -> bool:
-            # A group or a long text that is lost twice with an open connection may be the reason.
-            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE)
+            # A group or a long text that is lost twice with an open connection may be the reason, and so may a report that
+            # the server refuses twice. It must not delay the others.
+            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE or not is_about_server(error))
             return is_suspect or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
 
         try:

@@ -71,10 +71,11 @@ class Link:
         outage: Outage,
         gave_up: threading.Event,
         cannot_connect: Callable[[BaseException], bool] = lambda error: False,
+        longest_pause: float = _LONGEST_PAUSE,
     ) -> None:
         """cannot_connect decides whether an error of connecting is final."""
         self._connect, self._name, self._outage, self._gave_up = connect, name, outage, gave_up
-        self._cannot_connect = cannot_connect
+        self._cannot_connect, self._longest_pause = cannot_connect, longest_pause
         self.connection: Connection | None = None
 
     def call(self, use: Callable[[Connection], T], is_final: Callable[[BaseException], bool]) -> T:
@@ -105,7 +106,7 @@ class Link:
                 # A connection can be lost although the server is well. Then the second try succeeds.
                 if failures == 2:
                     self._outage.begins(error)
-                cap = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 10))
+                cap = min(self._longest_pause, _FIRST_PAUSE * 2 ** min(failures - 1, 10))
                 if self._gave_up.wait(random.uniform(0, cap)):
                     raise GaveUp from error
             else:
@@ -147,8 +148,15 @@ def state_of(error: BaseException) -> str | None:
 
 
 def is_about_values(error: BaseException) -> bool:
-    """Whether the server, or the driver, refuses the values of a statement. Then no repetition helps."""
-    return isinstance(error, psycopg.DataError) or (sqlstate(error) or "")[:2] in ("22", "54")
+    """Whether the server, or the driver, refuses the values of a statement: because of what they are, or by a constraint or
+    a trigger that somebody added. Then no repetition helps."""
+    return isinstance(error, psycopg.DataError) or (sqlstate(error) or "")[:2] in ("22", "23", "54", "P0")
+
+
+def is_about_server(error: BaseException) -> bool:
+    """Whether the server does not serve any statement of this kind at the moment, whatever its values are."""
+    state = sqlstate(error) or "08"
+    return state[:2] in ("08", "3F", "40", "42", "53") or state[:3] == "57P" or state == "25006"
 
 
 def is_too_large(error: BaseException) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 from collections import deque
 from typing import Any, Awaitable, Callable, Iterable, Union
 
-from .outcomes import Outcome, Retry, of_error, of_result
+from .outcomes import RELEASE, Outcome, Retry, of_error, of_result
 from .task import Task
 
 Handler = Callable[[Task], Any]
@@ -75,8 +76,17 @@ class Handlers:
             task.check()
             result: Awaitable[Any] = self.call(task)
             return of_result(task, await result), None
+        except asyncio.CancelledError as error:
+            return RELEASE if task.reason is None and _is_cancelled() else of_error(task, error), error
         except BaseException as error:
             return of_error(task, error), error
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the asyncio task that runs the handler, as asyncio.run does with all at its end. Otherwise
+    the handler has only awaited something that was cancelled. Before Python 3.11 nobody can tell."""
+    current = asyncio.current_task()
+    return sys.version_info >= (3, 11) and current is not None and current.cancelling() > 0
 
 
 class Threads:

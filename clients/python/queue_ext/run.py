@@ -61,10 +61,12 @@ class Run:
         outage = Outage(logger)
         # The claiming connection is given up as soon as the worker is to stop, the others when all is reported.
         self._link = Link(settings.connect, settings.name, outage, self._stopping, self._cannot_connect)
-        links = [Link(settings.connect, settings.name, outage, self._gave_up) for _ in range(2)]
+        # Leases can be lost while the heartbeat waits before it connects again.
+        beating = Link(settings.connect, settings.name, outage, self._gave_up, longest_pause=1.0)
+        reporting = Link(settings.connect, settings.name, outage, self._gave_up)
         lease = settings.lease
-        self._heartbeat = Heartbeat(links[0], lease, settings.heartbeat, logger, self._connected)
-        self._acknowledger = Acknowledger(links[1], self._heartbeat, lease, logger, self._connected, self._reported)
+        self._heartbeat = Heartbeat(beating, lease, settings.heartbeat, logger, self._connected)
+        self._acknowledger = Acknowledger(reporting, self._heartbeat, lease, logger, self._connected, self._reported)
         self._threads = Threads(handlers, self._ended)
         self._loop = None if loop is None else Loop(handlers, self._ended, loop)
 
@@ -72,7 +74,7 @@ class Run:
         self._free = settings.concurrency
         self._running: set[Task] = set()
         self._unreported = 0
-        self._unconnected = len(links)
+        self._unconnected = 2  # of the links for heartbeats and reports
         self._waiting = False
         self._hurry = False  # after a second signal
 
@@ -89,8 +91,12 @@ class Run:
         acknowledger = self._thread(self._acknowledger.run)
         self._thread(self._heartbeat.beat)
         self._thread(self._heartbeat.watch)
-        while (message := self._commands.get()) == PROGRESS:
-            pass
+        message: object = PROGRESS
+        try:
+            while message == PROGRESS:
+                message = self._commands.get()
+        except BaseException as error:  # of the user's signal handler
+            message = error
         logger.info("worker %s stops, %d tasks are running", self._settings.name, len(self._running))
         with self._slots:
             self._stopping.set()

@@ -8,29 +8,46 @@ import threading
 from typing import Any, Callable, Iterator
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
-_stops: list[Callable[[], None]] = []  # of the running workers; used only by the main thread
-_before: dict[int, Any] = {}
+_stops: list[Callable[[], None]] = []  # of the running workers, in any thread
+_before: dict[int, Any] = {}  # these two are used only by the main thread
+_count = 0  # of the workers that run there
 
 
 @contextlib.contextmanager
 def calling(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls stop at each signal, if this is the main thread, the only one that can change what a signal does.
+    """Calls stop at each signal, as long as a worker runs in the main thread: the only one that can change what a signal does.
 
-    Several workers can run at a time, and end in any order: the first installs the function, the last one removes it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if not _stops:
-        # Not loop.add_signal_handler: it would not be called while a handler blocks the event loop.
-        _before.update({number: signal.signal(number, _stop_all) for number in _NUMBERS})
+    Several workers can run at a time, and end in any order. The first in the main thread installs the function, and the last
+    one there removes it. So a signal stops those in other threads too."""
     _stops.append(stop)
+    try:
+        if threading.current_thread() is threading.main_thread():
+            with _installed():
+                yield
+        else:
+            yield
+    finally:
+        _stops.remove(stop)
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
+    global _count
+    if _count == 0:
+        # Not loop.add_signal_handler: it would not be called while a handler blocks the event loop.
+        for number in _NUMBERS:
+            _before[number] = signal.getsignal(number)
+            signal.signal(number, _stop_all)
+    _count += 1
     try:
         yield
     finally:
-        _stops.remove(stop)
-        for number, handler in _before.items() if not _stops else ():
-            if signal.getsignal(number) is _stop_all:  # nobody has replaced it meanwhile
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _count -= 1
+        if _count == 0:
+            for number, handler in _before.items():
+                if signal.getsignal(number) is _stop_all:  # nobody has replaced it meanwhile
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            _before.clear()
 
 
 def _stop_all(*_: object) -> None:

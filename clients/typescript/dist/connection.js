@@ -51,9 +51,7 @@ export class Connection {
         try {
             const client = this.#client ?? await this.#open();
             this.sent = true;
-            // The types of pg do not have query_timeout.
-            const query = { text, values, query_timeout: seconds * 1000 };
-            return (await client.query(query)).rows;
+            return (await inTime(client, client.query({ text, values }), seconds)).rows;
         }
         catch (error) {
             // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
@@ -99,6 +97,31 @@ export class Connection {
         await client.connect();
         this.opened = true;
         return client;
+    }
+}
+/** The answer, or an error after so many seconds without one. */
+async function inTime(client, answer, seconds) {
+    let timer;
+    const late = new Promise((_, reject) => {
+        timer = setTimeout(async () => {
+            // A handler may have blocked the event loop for as long, and the answer, such as the tasks of a claim, is there. It is
+            // read before the second of these turns.
+            const { stream } = client.connection;
+            let read;
+            do {
+                read = stream.bytesRead;
+                for (const _turn of [1, 2])
+                    await new Promise((resume) => setImmediate(resume));
+            } while (stream.bytesRead !== read);
+            reject(new Error("no answer in time"));
+        }, seconds * 1000);
+    });
+    try {
+        return await Promise.race([answer, late]);
+    }
+    finally {
+        clearTimeout(timer);
+        answer.catch(() => { });
     }
 }
 /** The SQLSTATE of an error that the server reported. */

@@ -183,11 +183,16 @@ export class Worker {
         this.#outages.worked("claim");
         this.#claimed = true;
         this.#isReady();
-        if (rows.length === 0)
-            return 0;
-        const tasks = rows.map((row) => new Task(row, this.#options.logger, this.#heartbeat));
+        // A handler may have blocked the event loop while the answer was on its way.
+        const held = rows.filter((row) => since + Number(row.lease_seconds) > now());
+        if (held.length < rows.length) {
+            this.#options.logger.warn(`${rows.length - held.length} leases ended before the claim was read: does a handler block the event loop?`);
+        }
+        if (held.length === 0)
+            return rows.length;
+        const tasks = held.map((row) => new Task(row, this.#options.logger, this.#heartbeat));
         // Before the first handler runs, which may block the event loop.
-        this.#heartbeat.hold(tasks, rows.map((row) => Number(row.lease_seconds)), since);
+        this.#heartbeat.hold(tasks, held.map((row) => Number(row.lease_seconds)), since);
         for (const task of tasks) {
             // The server has ended the lease of an earlier attempt whose handler is still running here.
             const earlier = this.#held.get(task.id);
@@ -199,7 +204,7 @@ export class Worker {
             else
                 void this.#start(task);
         }
-        return tasks.length;
+        return rows.length;
     }
     async #start(task) {
         this.#running.add(task);

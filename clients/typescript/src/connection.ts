@@ -70,9 +70,7 @@ export class Connection {
     try {
       const client = this.#client ?? await this.#open();
       this.sent = true;
-      // The types of pg do not have query_timeout.
-      const query = { text, values, query_timeout: seconds * 1000 } as pg.QueryConfig;
-      return (await client.query<Row>(query)).rows;
+      return (await inTime(client, client.query<Row>({ text, values }), seconds)).rows;
     } catch (error) {
       // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
       if (this.sent && sqlState(error) === undefined) this.cancel();
@@ -112,6 +110,30 @@ export class Connection {
     await client.connect();
     this.opened = true;
     return client;
+  }
+}
+
+/** The answer, or an error after so many seconds without one. */
+async function inTime<T>(client: pg.Client, answer: Promise<T>, seconds: number): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(async () => {
+      // A handler may have blocked the event loop for as long, and the answer, such as the tasks of a claim, is there. It is
+      // read before the second of these turns.
+      const { stream } = (client as any).connection;
+      let read: number;
+      do {
+        read = stream.bytesRead;
+        for (const _turn of [1, 2]) await new Promise((resume) => setImmediate(resume));
+      } while (stream.bytesRead !== read);
+      reject(new Error("no answer in time"));
+    }, seconds * 1000);
+  });
+  try {
+    return await Promise.race([answer, late]);
+  } finally {
+    clearTimeout(timer);
+    answer.catch(() => {});
   }
 }
 

@@ -328,6 +328,39 @@ fn sigterm_lets_handlers_finish_and_gives_back_the_others() {
 }
 
 #[test]
+fn a_command_that_the_service_manager_ends_with_the_worker_costs_no_attempt() {
+    let (cluster, mut client) = start("manager");
+    run(&mut client, "CREATE TABLE pids (task bigint, pid integer)");
+    let script = r#"psql -qXc "INSERT INTO pids VALUES ($QUEUE_TASK_ID, $$)"; exec sleep 300"#;
+    let mut worker = Worker::start(&cluster, &["mail", "--", "bash", "-c", script]);
+    let stopped = push(&mut client, &json!(1));
+    let pid = |client: &mut Client, task: i64| {
+        let pids = "SELECT pid FROM pids WHERE task = $1";
+        let mut pid = 0;
+        eventually("it runs", SOON, || {
+            pid = client.query_opt(pids, &[&task]).expect("read the process").map_or(0, |row| row.get(0));
+            pid > 0
+        });
+        pid
+    };
+    let stopped_pid = pid(&mut client, stopped);
+    // Before the end of the worker, a signal is a failure of the command.
+    let failed = push(&mut client, &json!(2));
+    cluster::signal(pid(&mut client, failed), libc::SIGTERM);
+    let found = await_state(&mut client, failed, "queued");
+    assert_eq!(found["errors"][0]["error"], "killed by signal 15");
+    worker.signal(libc::SIGTERM);
+    eventually("it waits", SOON, || worker.log().contains("waiting for handlers"));
+    cluster::signal(stopped_pid, libc::SIGTERM);
+    assert_eq!(worker.await_end(), Some(0));
+    let found = task(&mut client, stopped);
+    assert_eq!(
+        (&found["state"], &found["attempt"], &found["errors"]),
+        (&json!("queued"), &json!(0), &Value::Null)
+    );
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let (cluster, mut client) = start("second");
     let mut worker = Worker::start(&cluster, &["mail", "--", "bash", "-c", "trap '' TERM; sleep 303"]);

@@ -364,6 +364,39 @@ test("progress is stored with a heartbeat, and progress that cannot be stored ha
   });
 });
 
+test("a lease that has ended before a blocked event loop reads the claim is not used, and another answer is not lost", async () => {
+  const queue = await newQueue();
+  await push(db, queue, "block", { kind: "block", lease: 30 });
+  await push(db, queue, "end", { kind: "end", lease: 30 });
+  const locker = new pg.Client(url);
+  await locker.connect();
+  const attempts = [], said = [];
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, { concurrency: 2, logger: { info() {}, warn: (text) => said.push(text) } }, {
+    end: () => ended,
+    late: (task) => { attempts.push(task.attempt); },
+    block: async () => {
+      // Claims wait for the lock, and find another task after that.
+      const locked = locker.query(`DO $$ BEGIN
+        LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE; PERFORM queue.push('${queue}', kind => 'late', lease => '2 s'), pg_sleep(1.5); END $$`);
+      await eventually("the lock", async () => (await db.query(
+        "SELECT FROM pg_locks WHERE relation = 'queue.tasks'::regclass AND mode = 'AccessExclusiveLock' AND granted")).rowCount);
+      end();
+      await eventually("a claim that waits", async () => (await db.query(
+        "SELECT FROM pg_stat_activity WHERE query LIKE '%queue.claim%' AND wait_event_type = 'Lock'")).rowCount);
+      const until = Date.now() + 5000;
+      while (Date.now() < until); // longer than the lock and the lease
+      await locked;
+    },
+  }, async () => {
+    await eventually("the task is handled", () => attempts.length > 0);
+    assert.deepEqual(attempts, [2]);
+    assert.match(said.join(), /1 leases ended before the claim was read/);
+  });
+  await locker.end();
+});
+
 /** A connection on which no statement may take longer. */
 const impatient = (milliseconds) =>
   `${url}${url.includes("?") ? "&" : "?"}options=-c%20statement_timeout%3D${milliseconds}`;

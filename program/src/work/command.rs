@@ -61,6 +61,14 @@ pub async fn run(context: &Rc<Context>, task: &Task, command: &[OsString]) -> Ou
             Ok(result) => Outcome::Done(result),
             Err(why) => Outcome::failed(why),
         },
+        // A service manager, or a terminal, may send the signal that stops the worker to the command as well.
+        Ok(status)
+            if stopped.is_none()
+                && context.stop.now() >= Phase::Draining
+                && matches!(status.signal(), Some(libc::SIGTERM | libc::SIGINT)) =>
+        {
+            Outcome::Released(Duration::ZERO)
+        }
         Ok(status) => {
             let permanent = status.code().is_some_and(|code| options.discard_codes.contains(&code));
             match stopped {

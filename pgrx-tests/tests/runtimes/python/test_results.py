@@ -32,6 +32,37 @@ class Results(Case):
                 self.await_state(id, "failed" if n == 7 else "completed")
         self.assertIn("the result cannot be stored", self.errors(ids[7])[0])
 
+    def refuse(self, payload, sqlstate):
+        """Has a trigger of the user refuse that a task with this payload completes; nothing if it is null."""
+        self.db.execute(
+            f"""CREATE OR REPLACE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF NEW.queue = '{self.queue}' AND NEW.payload = '{json.dumps(payload)}' AND NEW.payload <> 'null' THEN
+                    RAISE EXCEPTION 'refused' USING ERRCODE = '{sqlstate}';
+                END IF;
+                RETURN NEW; END $$"""
+        )
+
+    def test_a_report_that_a_trigger_refuses_does_not_delay_the_others(self):
+        self.refuse(7, "P0001")
+        self.db.execute("CREATE TRIGGER refuse BEFORE INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION refuse()")
+        self.addCleanup(self.db.execute, "DROP FUNCTION public.refuse() CASCADE")
+        worker = self.worker(concurrency=10)
+        worker.handler()(lambda task: None)
+        ids = push_many(self.db, self.queue, range(20), max_attempts=1)
+        with self.running(worker):
+            for n, id in enumerate(ids):
+                self.await_state(id, "failed" if n == 7 else "completed")
+            self.assertIn("the result cannot be stored: refused", self.errors(ids[7])[0])
+            # An error of the server that may end is tried again; meanwhile others are reported.
+            self.refuse(27, "XX001")
+            ids = push_many(self.db, self.queue, range(20, 150), max_attempts=1)
+            for n, id in enumerate(ids):
+                if n != 7:
+                    self.await_state(id, "completed")
+            self.assertEqual(self.get(ids[7])["state"], "running")
+            self.refuse(None, "XX001")
+            self.await_state(ids[7], "completed")
+
     def test_a_group_of_reports_that_is_too_large_is_sent_in_parts(self):
         execute, groups = Acknowledger._execute, []
         lost = psycopg.OperationalError("lost")

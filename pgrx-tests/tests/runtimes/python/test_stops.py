@@ -1,9 +1,12 @@
 """The worker: how a worker stops, and what it leaves behind."""
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
+import unittest
 
 from queue_ext import Worker
 from queue_ext import push, push_many
@@ -62,6 +65,61 @@ class Stops(Case):
 
         asyncio.run(main())
         self.assertEqual(self.get(id)["state"], "completed")
+
+    @unittest.skipIf(sys.version_info < (3, 11), "nobody can tell who has cancelled an asyncio task")
+    def test_the_end_of_the_event_loop_gives_tasks_back(self):
+        worker, begun = self.worker(), threading.Event()
+
+        @worker.handler()
+        async def handle(task):
+            if task.payload == "own":  # awaits something that was cancelled: a failure of the handler
+                future = asyncio.get_running_loop().create_future()
+                future.cancel()
+                await future
+            begun.set()
+            await asyncio.sleep(60)
+
+        failed = push(self.db, self.queue, "own", max_attempts=1)
+
+        async def main():
+            asyncio.create_task(worker.run_async(signals=False))
+            await asyncio.to_thread(self.await_state, failed, "failed")
+            self.id = push(self.db, self.queue)
+            await asyncio.to_thread(begun.wait, 30)
+
+        asyncio.run(main())
+        task = self.get(self.id)
+        self.assertEqual((task["state"], task["attempt"], task["errors"]), ("queued", 0, None))
+
+    def test_an_error_of_a_signal_handler_ends_the_worker_gracefully(self):
+        worker, begun = self.worker(), threading.Event()
+
+        @worker.handler()
+        def handle(task):
+            begun.set()
+            time.sleep(0.2)
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        id = push(self.db, self.queue)
+        threading.Thread(target=lambda: begun.wait(30) and signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            worker.run()
+        self.assertEqual(self.get(id)["state"], "completed")
+
+    def test_a_signal_stops_workers_in_other_threads_too(self):
+        other, worker = self.worker(), self.worker()
+        thread = threading.Thread(target=other.run)
+        thread.start()
+        self.addCleanup(other.stop)
+        self.assertTrue(other.ready.wait(30))
+        threading.Thread(target=lambda: worker.ready.wait(30) and os.kill(os.getpid(), signal.SIGTERM)).start()
+        worker.run()
+        thread.join(30)
+        self.assertFalse(thread.is_alive())
 
     def test_a_signal_stops_all_workers_of_the_process(self):
         before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
