@@ -34,7 +34,7 @@ export function bar(parameters, { tasks, looked }) {
   if (chosenAt !== location.hash) { chosen.clear(); chosenAt = location.hash; }
   const ids = tasks.filter((task) => !ENDED.includes(task.state)).map((task) => task.id);
   for (const id of chosen) if (!ids.includes(id)) chosen.delete(id);
-  last = { filter: filterOf(parameters), ids };
+  last = { filter: filterOf(parameters), ids, failed: new Set(tasks.filter(({ state }) => state === "failed").map(({ id }) => id)) };
   return h("div", { class: "bulk", role: "toolbar", "aria-label": "Bulk actions" }, controls());
 }
 
@@ -72,11 +72,17 @@ function choose(ids) {
   refresh();
 }
 
+// Meanwhile somebody else may redrive a selected dead letter. It keeps its id, and must not be purged as a live task.
+function stateOf(ids) {
+  const failed = ids.filter((id) => last.failed.has(id)).length;
+  return failed === 0 ? "live" : failed === ids.length ? "failed" : null;
+}
+
 // Asks in the dialog, with the number of tasks that the server counts.
 async function ask(name, again) {
   const action = ACTIONS[name];
   const queues = action.queue ? ((await get("overview")).queues.value?.queues || []).map((row) => row.queue) : [];
-  const what = chosen.size ? { ids: [...chosen] } : { filter: last.filter };
+  const what = chosen.size ? { ids: [...chosen], state: stateOf([...chosen]) } : { filter: last.filter };
   const said = what.ids ? [["tasks", what.ids.length > 8 ? `${what.ids.length} selected` : what.ids.join(", ")]] : words(what.filter);
   const counted = h("div", { class: "counted", role: "status" });
   const leave = h("button", { type: "button", class: "button", value: "no" }, "Leave it");

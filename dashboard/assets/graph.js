@@ -6,7 +6,7 @@ import { address } from "./parts.js";
 import { ago, count } from "./format.js";
 import { room } from "./chart.js";
 
-const BOX = { width: 168, height: 46, gap: 26 };
+export const BOX = { width: 168, height: 46, gap: 26 };
 
 function boxes({ id, state, context }) {
   const { steps, steps_in_all: all, batch } = context;
@@ -32,6 +32,13 @@ function boxes({ id, state, context }) {
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
+export function box({ kind, title, text, href }, [x, y]) {
+  const drawn = svg("g", { class: `box ${kind}` }, svg("title", {}, `${title}: ${text}`),
+    svg("rect", { x, y, width: BOX.width, height: BOX.height, rx: 7 }),
+    svg("text", { x: x + 10, y: y + 19 }, cut(title, 22)), svg("text", { class: "mark", x: x + 10, y: y + 36 }, cut(text, 27)));
+  return href ? svg("a", { href }, drawn) : drawn;
+}
+
 export function graph(task) {
   if (!task.context || (!task.context.batch && !task.context.steps.length)) return null;
   const found = boxes(task);
@@ -39,13 +46,7 @@ export function graph(task) {
   const columns = Math.max(1, Math.floor((width + BOX.gap - 2) / (BOX.width + BOX.gap)));
   const at = (i) => [1 + (i % columns) * (BOX.width + BOX.gap), 1 + Math.floor(i / columns) * (BOX.height + BOX.gap)];
   const height = at(found.length - 1)[1] + BOX.height + 1;
-  const drawn = found.map(({ kind, title, text, href }, i) => {
-    const [x, y] = at(i);
-    const box = svg("g", { class: `box ${kind}` }, svg("title", {}, `${title}: ${text}`),
-      svg("rect", { x, y, width: BOX.width, height: BOX.height, rx: 7 }),
-      svg("text", { x: x + 10, y: y + 19 }, cut(title, 22)), svg("text", { class: "mark", x: x + 10, y: y + 36 }, cut(text, 27)));
-    return href ? svg("a", { href }, box) : box;
-  });
+  const drawn = found.map((found, i) => box(found, at(i)));
   // Within a row to the right; to the start of the next row from below the last box.
   const arrows = found.slice(1).map((_, i) => {
     const [[x, y], [to, down]] = [at(i), at(i + 1)];

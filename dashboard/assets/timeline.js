@@ -1,5 +1,4 @@
-// The attempts of a task as a picture, to scale: a row for each, with the time before it and the run. Postgres keeps when
-// each attempt ended, and when the last one was claimed. So an earlier attempt is drawn from the end of the one before.
+// The attempts of a task as a picture, to scale: a row for each, with the time before it and the run.
 
 import { h, svg } from "./dom.js";
 import { now, span } from "./format.js";
@@ -13,18 +12,25 @@ const EDGE = 8;
 function rows(task) {
   const found = [];
   let from = task.created;
-  const add = (kind, attempt, said, end, worker) => {
-    const start = task.claimed !== null && task.claimed >= from && task.claimed <= end ? task.claimed : null;
+  const add = (kind, attempt, said, end, worker, claimed) => {
+    const start = claimed !== null && claimed >= from && claimed <= end ? claimed : null;
     const due = start !== null && task.run_at >= from && task.run_at <= start ? task.run_at : null;
     const took = start === null ? "" : ` after ${span(end - start)}`;
     found.push({ kind, from, due, start, end, text: `Attempt ${attempt} ${said}${took}${worker ? ` by ${worker}` : ""}` });
     from = end;
   };
-  for (const { attempt, at, worker } of task.errors || []) add("failed", attempt, "failed", Date.parse(at) / 1000, worker);
-  if (task.state === "running") add("running", task.attempt, "runs", Math.max(now(), task.claimed), task.worker);
-  if (task.state === "completed") add("completed", task.attempt, "completed", task.ended, task.worker);
+  const seconds = (time) => (time ? Date.parse(time) / 1000 : null);
+  for (const { attempt, claimed, at, worker } of task.errors || []) {
+    if (claimed) add("failed", attempt, "failed", seconds(at), worker, seconds(claimed));
+    else {
+      found.push({ kind: "none", from, due: null, start: null, end: seconds(at), text: "failed without being claimed" });
+      from = seconds(at);
+    }
+  }
+  if (task.state === "running") add("running", task.attempt, "runs", Math.max(now(), task.claimed), task.worker, task.claimed);
+  if (task.state === "completed") add("completed", task.attempt, "completed", task.ended, task.worker, task.claimed);
   if (task.state === "cancelled" || (task.state === "failed" && !found.length)) {
-    if (task.claimed !== null && task.claimed >= from) add(task.state, task.attempt, task.state, task.ended, task.worker);
+    if (task.claimed !== null && task.claimed >= from) add(task.state, task.attempt, task.state, task.ended, task.worker, task.claimed);
     else found.push({ kind: "none", from, due: null, start: null, end: task.ended, text: `${task.state} without another attempt` });
   }
   if (task.state === "scheduled") {
@@ -77,7 +83,6 @@ export function timeline(task) {
         row.due !== null ? svg("circle", { class: "due", cx: x(row.due).toFixed(1), cy: y + 26, r: 4 }) : null,
       ] : part("unknown", row.from, row.end, y + 19, 14));
   });
-  const unknown = attempts.some(({ kind, start }) => start === null && kind === "failed");
   return h("figure", { class: "charted", "data-key": "timeline" },
     h("figcaption", {}, h("b", {}, "Attempts"), h("span", { class: "dim" }, span(to - from))),
     svg("svg", { class: "timeline", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
@@ -86,6 +91,5 @@ export function timeline(task) {
         const anchor = x(time) < 30 ? "start" : x(time) > width - 30 ? "end" : "middle";
         return [svg("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: height - 18 }),
           svg("text", { class: "mark", x: x(time), y: height - 5, "text-anchor": anchor }, marks.text(time))];
-      }), drawn),
-    unknown ? h("p", { class: "note-line dim" }, "A pale bar is the wait and the run of an earlier attempt: only its end is kept.") : null);
+      }), drawn));
 }

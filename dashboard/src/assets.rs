@@ -24,6 +24,7 @@ static FILES: &[(&str, &str, &str)] = files! {
     "/scale.js": "text/javascript; charset=utf-8", "scale.js";
     "/timeline.js": "text/javascript; charset=utf-8", "timeline.js";
     "/graph.js": "text/javascript; charset=utf-8", "graph.js";
+    "/dependencies.js": "text/javascript; charset=utf-8", "dependencies.js";
     "/pages/activity.js": "text/javascript; charset=utf-8", "pages/activity.js";
     "/pages/failures.js": "text/javascript; charset=utf-8", "pages/failures.js";
     "/bulk.js": "text/javascript; charset=utf-8", "bulk.js";

@@ -73,11 +73,13 @@ struct Bulk {
     filter: Option<Filter>,
     /// The filter for the procedure, without the payload and the times.
     options: Value,
+    /// Whether the tasks were selected as ones that have not ended: the procedure that deletes would take dead letters too.
+    live: bool,
     priority: Option<i32>,
     to_queue: Option<String>,
 }
 
-/// Answers {"action", "filter" or "ids", "priority" or "to_queue"} with "dry_run", or with what the dry
+/// Answers {"action", "filter" or "ids", "state", "priority" or "to_queue"} with "dry_run", or with what the dry
 /// run returned, where the batch starts ("from") and how many tasks it may change ("at_most").
 pub async fn act(
     database: &Database,
@@ -85,7 +87,10 @@ pub async fn act(
     visitor: &Visitor,
     hide_payloads: bool,
 ) -> Result<Value, Problem> {
-    let bulk = Bulk::read(wish, hide_payloads)?;
+    let mut bulk = Bulk::read(wish, hide_payloads)?;
+    if bulk.live {
+        bulk.leave_out_ended(database).await?;
+    }
     if wish["dry_run"] == true {
         let mut result = bulk.bounds(database).await?;
         result["tasks"] = json!(bulk.count(database).await?);
@@ -128,7 +133,15 @@ impl Bulk {
             if ids.is_empty() || ids.len() > BATCH {
                 return Err(Problem::bad(&format!("ids must have from 1 to {BATCH} elements")));
             }
-            return Ok(Self { action, filter: None, options: json!({"ids": ids}), priority, to_queue });
+            let mut options = json!({"ids": ids});
+            let state = wish::text(wish, "state")?;
+            match state.as_deref() {
+                None | Some("live") => {}
+                Some("failed") if action.states.contains(&"failed") => options["state"] = json!("failed"),
+                Some(_) => return Err(Problem::bad("state must be live or failed, as the action permits")),
+            }
+            let live = state.as_deref() == Some("live");
+            return Ok(Self { action, filter: None, options, live, priority, to_queue });
         }
         let filter = Filter::from_json(&wish["filter"], hide_payloads)?;
         if !action.states.contains(&filter.state.as_str()) {
@@ -138,7 +151,14 @@ impl Bulk {
             )));
         }
         let options = Value::Object(filter.options()?);
-        Ok(Self { action, filter: Some(filter), options, priority, to_queue })
+        Ok(Self { action, filter: Some(filter), options, live: false, priority, to_queue })
+    }
+
+    async fn leave_out_ended(&mut self, database: &Database) -> Result<(), Problem> {
+        let live = "SELECT coalesce(jsonb_agg(t.id ORDER BY t.id), '[]') FROM queue.tasks AS t
+                    WHERE t.id = ANY (ARRAY(SELECT i.id::bigint FROM jsonb_array_elements_text($1) AS i (id)))";
+        self.options["ids"] = database.read(live, &[(&self.options["ids"], Type::JSONB)]).await?;
+        Ok(())
     }
 
     fn dead(&self) -> bool {

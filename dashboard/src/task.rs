@@ -22,6 +22,7 @@ const TASK: &str = "
         'ended', extract(epoch FROM g.finished_at)::float8,
         'errors_in_all', CASE jsonb_typeof(g.errors) WHEN 'array' THEN jsonb_array_length(g.errors) ELSE 0 END,
         'errors', (SELECT jsonb_agg(jsonb_build_object('attempt', e.error -> 'attempt', 'at', e.error -> 'at',
+                                                       'claimed', e.error -> 'claimed_at',
                                                        'worker', e.error -> 'worker',
                                                        'error', left(e.error ->> 'error', 20000)) ORDER BY e.n)
                    FROM (SELECT * FROM jsonb_array_elements(
@@ -35,11 +36,19 @@ const TASK: &str = "
             WHERE d.value IS NOT NULL) END)
     FROM queue.get($1) AS g";
 
-/// The steps that the task has stored and what it waits for, the last of them; and the batch of which it is the callback.
-/// Values of steps can hold payloads and are not read.
+/// The steps that the task has stored and what it waits for, the last of them; the batch of which it is the callback; and
+/// the tasks before and after it, with those that have not ended first. Values of steps can hold payloads and are not read.
 const CONTEXT: &str = "
     WITH steps AS MATERIALIZED (
         SELECT s.name, s.kind, s.stored_at, s.n FROM queue.steps($1) WITH ORDINALITY AS s (name, value, stored_at, kind, n)
+    ), before AS MATERIALIZED (
+        SELECT * FROM queue.dependencies AS d WHERE d.task_id = $1 ORDER BY d.outcome DESC NULLS FIRST, d.predecessor_id LIMIT 8
+    ), after AS MATERIALIZED (
+        SELECT * FROM queue.dependencies AS d WHERE d.predecessor_id = $1 ORDER BY d.task_id LIMIT 8
+    ), states AS MATERIALIZED (
+        SELECT t.id, CASE WHEN t.state = 'queued' AND t.run_at > clock_timestamp() THEN 'scheduled' ELSE t.state END AS state
+        FROM queue.tasks AS t
+        WHERE t.id = ANY (ARRAY(SELECT d.predecessor_id FROM before AS d UNION SELECT d.task_id FROM after AS d))
     )
     SELECT jsonb_build_object(
         'steps', (SELECT coalesce(jsonb_agg(jsonb_build_object('name', s.name, 'kind', s.kind,
@@ -48,7 +57,15 @@ const CONTEXT: &str = "
         'steps_in_all', (SELECT count(*) FROM steps),
         'batch', (SELECT jsonb_build_object('sealed', b.sealed_at IS NOT NULL, 'unfinished', b.unfinished,
                              'completed', b.completed, 'failed', b.failed, 'cancelled', b.cancelled)
-                  FROM queue.batches AS b WHERE b.batch = $1))";
+                  FROM queue.batches AS b WHERE b.batch = $1),
+        'before', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', d.predecessor_id::text, 'member', d.is_batch,
+                              'state', coalesce(d.outcome, (SELECT s.state FROM states AS s WHERE s.id = d.predecessor_id)))), '[]')
+                   FROM before AS d),
+        'before_in_all', (SELECT count(*) FROM (SELECT FROM queue.dependencies AS d WHERE d.task_id = $1 LIMIT 10001) AS d),
+        'after', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', d.task_id::text, 'member', d.is_batch,
+                             'state', (SELECT s.state FROM states AS s WHERE s.id = d.task_id))), '[]')
+                  FROM after AS d),
+        'after_in_all', (SELECT count(*) FROM (SELECT FROM queue.dependencies AS d WHERE d.predecessor_id = $1 LIMIT 10001) AS d))";
 
 const QUEUE: &str = "SELECT to_jsonb(q) FROM queue.queues AS q WHERE q.name = $1";
 

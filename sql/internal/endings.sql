@@ -36,7 +36,8 @@ BEGIN
         errors := errors - 10;
     END IF;
     RETURN errors || (
-        jsonb_build_object('attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error)
+        jsonb_build_object('attempt', task.attempt, 'claimed_at', task.claimed_at, 'at', clock_timestamp(),
+                           'worker', task.worker, 'error', error)
         || CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END);
 END
 $$;

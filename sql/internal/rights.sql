@@ -143,8 +143,8 @@ DECLARE
 BEGIN
     RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
         WHEN 'monitor' THEN ARRAY[
-            'SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules, '
-            'queue.failing_handlers',
+            'SELECT ON queue.stats, queue.workers, queue.batches, queue.dependencies, queue.failing_schedules, '
+            'queue.due_schedules, queue.failing_handlers',
             'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
         ]
         WHEN 'producer' THEN ARRAY[

@@ -5,6 +5,7 @@ import { get, hidden } from "../api.js";
 import { badge, button, dim, heading, lease, named, queueLink, when } from "../parts.js";
 import { timeline } from "../timeline.js";
 import { graph } from "../graph.js";
+import { dependencies } from "../dependencies.js";
 import { bytes, clock, count, now, span } from "../format.js";
 
 export const nav = "tasks";
@@ -59,7 +60,7 @@ export function render({ data: task }) {
       live ? button("cancel", task.id, "Cancel", { style: "danger" }) : null,
       task.state === "failed" ? button("retry", task.id, "Retry", { style: "primary" }) : null),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    timeline(task), graph(task),
+    timeline(task), graph(task), dependencies(task),
     h("div", { class: "columns" },
       h("section", {}, h("h2", {}, "Story"),
         h("ol", { class: "story" }, story(task).map(([time, kind, text, more]) => h("li", { class: kind },

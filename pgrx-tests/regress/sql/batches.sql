@@ -10,6 +10,7 @@ SELECT count(*) FROM queue.push_tasks(jsonb_build_array(
     jsonb_build_object('queue', 'work', 'payload', 'five', 'batch', :batch), '{"queue": "work", "payload": "of no batch", "priority": 1}'::jsonb));
 SELECT state FROM queue.get(:batch);
 SELECT batch = :batch AS same, queue, age >= '0' AS age, sealed_at, unfinished, completed, failed, cancelled FROM queue.batches;
+SELECT count(*) AS tasks, outcome, on_failure, is_batch FROM queue.dependencies WHERE task_id = :batch GROUP BY 2, 3, 4;
 -- It may grow, also by its own tasks while they run, until it is sealed.
 SELECT id, token FROM queue.claim('1 minute', 'work') \gset
 SELECT queue.push('work', '"six"', batch => :batch) > 0 AS pushed;

@@ -5,12 +5,16 @@ SELECT queue.push('default', '"bake"') AS bake \gset
 SELECT queue.push('default', '"whip"') AS whip \gset
 SELECT queue.push('default', '"serve"', after => ARRAY[:bake, :whip]) AS serve \gset
 SELECT payload, state FROM queue.tasks ORDER BY id;
+SELECT task_id = :serve AS serve, queue, predecessor_id - :bake AS predecessor, outcome, on_failure, is_batch
+FROM queue.dependencies ORDER BY predecessor_id;
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(:bake, 1);
+SELECT predecessor_id - :bake AS predecessor, outcome FROM queue.dependencies WHERE task_id = :serve ORDER BY predecessor_id;
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(:whip, 1);
 SELECT payload FROM queue.claim('1 minute', max_tasks => 10);
 SELECT queue.complete(:serve, 1), count(*) AS left_behind FROM queue_internal.dependencies;
+SELECT count(*) FROM queue.dependencies;
 -- A completed predecessor does not block the task. An unknown one is refused.
 SELECT queue.push('default', '"coffee"', after => ARRAY[:serve, :serve]) AS coffee \gset
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute');
@@ -82,3 +86,12 @@ SELECT count(*) FROM queue_internal.dependencies;
 
 -- A task cannot wait for itself, even if its id was guessed.
 SELECT pg_temp.refused(format('SELECT queue.push(''default'', after => ARRAY[%s])', last_value + 1)) FROM queue.tasks_id_seq;
+
+-- An operator of a queue sees what its tasks wait for, and nothing of those of other queues.
+BEGIN;
+CREATE ROLE regress_operator;
+SELECT queue.grant_operator('regress_operator', 'q'), queue.push('default') AS first \gset
+SELECT queue.push('q', after => ARRAY[:first]) AS own, queue.push('default', after => ARRAY[:first]) \gset
+SET LOCAL ROLE regress_operator;
+SELECT task_id = :own AS own, queue, predecessor_id = :first AS first, outcome FROM queue.dependencies;
+ROLLBACK;

@@ -181,6 +181,44 @@ fn a_bulk_action_changes_what_its_dry_run_counted_in_batches_and_can_be_stopped(
 }
 
 #[test]
+fn selected_tasks_that_meanwhile_failed_or_were_redriven_are_not_purged() {
+    let Some(cluster) = start("selected") else { return };
+    let mut client = cluster.connect();
+    let tasks = fill(&mut client);
+    let live = id(&mut client, "SELECT queue.push('invoices', delay => '1 hour')");
+    let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
+    // As they are now, the first was selected as a live task before it failed, and the second as a dead letter before it
+    // was redriven.
+    for (task, selected, other) in [(tasks.failed, "live", "failed"), (live, "failed", "live")] {
+        for (state, dry_run, expected) in [(selected, true, 0), (selected, false, 0), (other, true, 1), (other, false, 1)] {
+            let purge = json!({"action": "purge_where", "ids": [task.to_string()], "state": state, "dry_run": dry_run});
+            let done = dashboard.act(&purge.to_string());
+            assert_eq!(done.json()["result"]["tasks"], expected, "{purge}: {}", done.body);
+        }
+    }
+    let refused = json!({"action": "cancel_where", "ids": ["1"], "state": "failed"});
+    assert_eq!(dashboard.act(&refused.to_string()).status, 400);
+
+    let (dead, redriven) = (
+        id(&mut client, "SELECT queue.push('invoices', max_attempts => 1, priority => -1)"),
+        id(&mut client, "SELECT queue.push('invoices', max_attempts => 1, priority => -1)"),
+    );
+    run(&mut client, "SELECT queue.fail(id, token, 'no') FROM queue.claim('1 minute', 'invoices', 2)");
+    let browser = browse("selected", &dashboard, "tasks?state=failed&queue=invoices");
+    browser.eventually("both are there", || browser.count("[data-pick]") >= 2);
+    browser.click(&format!("[data-pick='{dead}']"));
+    browser.click(&format!("[data-pick='{redriven}']"));
+    browser.click("[data-bulk=purge_where]");
+    browser.sees("dialog .counted", "2 tasks match");
+    run(&mut client, &format!("SELECT queue.retry({redriven})"));
+    browser.click("dialog [value=yes]");
+    browser.eventually("one is purged", || {
+        id(&mut client, &format!("SELECT count(*) FROM queue.all_tasks WHERE id = {dead}")) == 0
+    });
+    assert_eq!(id(&mut client, &format!("SELECT count(*) FROM queue.tasks WHERE id = {redriven}")), 1);
+}
+
+#[test]
 fn a_task_is_pushed_run_now_and_reprioritised_and_the_form_keeps_what_was_typed() {
     let Some(cluster) = start("push") else { return };
     let mut client = cluster.connect();

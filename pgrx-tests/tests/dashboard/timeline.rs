@@ -20,18 +20,19 @@ fn the_page_of_a_task_draws_its_attempts_to_scale() {
     let Some(cluster) = start("timeline") else { return };
     let mut client = cluster.connect();
     let tasks = fill(&mut client);
-    // Failed after 20 seconds, due after 40, claimed after 60, completed after 80.
+    // Claimed after 10 seconds, failed after 20, due after 40, claimed after 60, completed after 80.
     run(
         &mut client,
         "SET session_replication_role = replica;
          INSERT INTO queue.history (id, queue, state, priority, run_at, attempt, token, worker, claimed_at, created_at, finished_at, errors, payload)
          SELECT 5000, 'mail', 'completed', 0, at + interval '40 s', 2, 2, 'w-2', at + interval '60 s', at, at + interval '80 s',
-                jsonb_build_array(jsonb_build_object('attempt', 1, 'at', at + interval '20 s', 'worker', 'w-1', 'error', 'no')), '{}'
+                jsonb_build_array(jsonb_build_object('attempt', 1, 'claimed_at', at + interval '10 s', 'at', at + interval '20 s',
+                                                    'worker', 'w-1', 'error', 'no')), '{}'
          FROM (SELECT now() - interval '1 hour' AS at) AS t; RESET session_replication_role",
     );
     let dashboard = Dashboard::start(&cluster, "oncall", &[]);
     let browser = browse("timeline", &dashboard, "task?id=5000");
-    shows(&browser, ".timeline", "Attempt 1 failed by w-1");
+    shows(&browser, ".timeline", "Attempt 1 failed after 10 s by w-1 · waited 10 s");
     shows(&browser, ".timeline", "Attempt 2 completed after 20 s by w-2 · due after 20 s, waited 20 s");
     // Where a bar begins and how long it is, in eighths of the whole time.
     let eighths = |bar: &str| {
@@ -41,7 +42,8 @@ fn the_page_of_a_task_draws_its_attempts_to_scale() {
         );
         browser.run(&script).as_str().expect("numbers").to_owned()
     };
-    assert_eq!(eighths(".failed .unknown"), "0,2");
+    assert_eq!(eighths(".failed .wait"), "0,1");
+    assert_eq!(eighths(".failed .run"), "1,1");
     assert_eq!(eighths(".completed .backoff"), "2,2");
     assert_eq!(eighths(".completed .wait"), "4,2");
     assert_eq!(eighths(".completed .run"), "6,2");
@@ -93,6 +95,52 @@ fn the_page_of_a_task_links_what_it_waits_for_its_steps_and_its_batch() {
     assert!(!dashboard.get(&format!("/api/task?id={stepped}")).body.contains("secret"));
     browser.click(".graph a rect");
     browser.sees("h1", &format!("Task {other}"));
-    assert_eq!(browser.count(".graph"), 0);
+    shows(&browser, ".dependencies", &format!("Task {stepped}"));
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+#[test]
+fn the_page_of_a_task_links_the_tasks_before_and_after_it() {
+    let Some(cluster) = start("dependencies") else { return };
+    let mut client = cluster.connect();
+    fill(&mut client);
+    let ended = id(&mut client, "SELECT queue.push('invoices', priority => -1)");
+    let first = id(&mut client, "SELECT queue.push('invoices', delay => '1 hour')");
+    let batch = id(&mut client, "SELECT queue.create_batch('invoices')");
+    let push = format!("SELECT queue.push('invoices', after => ARRAY[{ended}, {first}], batch => {batch})");
+    let middle = id(&mut client, &push);
+    let last = id(&mut client, &format!("SELECT queue.push('mail', after => ARRAY[{middle}])"));
+    run(
+        &mut client,
+        &format!(
+            "SELECT queue.push('invoices', after => ARRAY[{last}]) FROM generate_series(1, 12);
+             SELECT queue.complete(id, token) FROM queue.claim('1 minute', 'invoices')"
+        ),
+    );
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let browser = browse("dependencies", &dashboard, &format!("task?id={middle}"));
+    for box_of in [
+        format!("Task {first}: scheduled"),
+        format!("Task {ended}: completed"),
+        format!("Task {middle}: waiting"),
+        format!("Task {batch}: waiting, callback of the batch"),
+        format!("Task {last}: waiting"),
+    ] {
+        shows(&browser, ".dependencies title", &box_of);
+    }
+    assert_eq!(browser.count(".dependencies .arrow"), 2);
+    // Those that have not ended come first.
+    browser.click(".dependencies a rect");
+    browser.sees("h1", &format!("Task {first}"));
+    shows(&browser, ".dependencies title", &format!("Task {middle}: waiting"));
+    // Many.
+    browser.open(&dashboard.page(&format!("task?id={last}")));
+    shows(&browser, ".dependencies", "4 more");
+    // An operator of one queue sees the predecessor in another without its state.
+    run(&mut client, "CREATE ROLE postman LOGIN; SELECT queue.grant_operator('postman', 'mail')");
+    let dashboard = Dashboard::start(&cluster, "postman", &[]);
+    browser.open(&dashboard.page(&format!("task?id={last}")));
+    shows(&browser, ".dependencies title", &format!("Task {last}: waiting"));
+    shows(&browser, ".dependencies title", &format!("Task {middle}: \n"));
     assert_eq!(browser.console(), Vec::<String>::new());
 }

@@ -38,6 +38,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.stats",        "",       "",     "r",      "r"),
     ("queue.workers",      "",       "",     "r",      "r"),
     ("queue.batches",      "",       "",     "r",      "r"),
+    ("queue.dependencies", "",       "",     "r",      "r"),
     ("queue.failing_schedules", "",  "",     "r",      "r"),
     ("queue.failing_handlers", "",   "",     "r",      "r"),
     ("queue.due_schedules", "",      "",     "r",      "r"),
