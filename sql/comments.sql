@@ -75,8 +75,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, at, worker, error, and the details that the '
-    'worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, claimed_at, at (when it '
+    'ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -152,6 +152,17 @@ COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not en
 COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
 COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
 COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
+COMMENT ON VIEW queue.dependencies IS 'Which tasks wait for which.';
+COMMENT ON COLUMN queue.dependencies.task_id IS 'The id of the task that waits.';
+COMMENT ON COLUMN queue.dependencies.queue IS 'The queue of the task that waits.';
+COMMENT ON COLUMN queue.dependencies.predecessor_id IS 'The id of the task that it waits for.';
+COMMENT ON COLUMN queue.dependencies.outcome IS
+    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended.';
+COMMENT ON COLUMN queue.dependencies.on_failure IS
+    'What happens to the waiting task if the predecessor fails or is cancelled: cancel, fail or continue; null for the '
+    'callback of a batch.';
+COMMENT ON COLUMN queue.dependencies.is_batch IS
+    'Whether the task is the callback of a batch and the predecessor is a task of that batch.';
 COMMENT ON VIEW queue.failing_handlers IS
     'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
 COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';

@@ -20,7 +20,7 @@ COMMENT ON PROCEDURE queue.cancel_where IS
 are not counted. Commits after each batch if it is called outside a transaction block. Skips tasks that another
 transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting,
   running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
   and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
 - dry_run: true counts the matching tasks and changes nothing. Default false.

@@ -48,8 +48,8 @@ worker''s right on the queue.
 - max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: the transaction is not READ COMMITTED.
-22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: at REPEATABLE READ
+or SERIALIZABLE, another transaction changed a task since the snapshot: retry. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- The same for several queues.
 CREATE FUNCTION queue.claim(

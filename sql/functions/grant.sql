@@ -35,7 +35,8 @@ CREATE FUNCTION queue.grant_operator(role name, queue text DEFAULT NULL) RETURNS
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.grant_right('operator', role, queue);
 COMMENT ON FUNCTION queue.grant_operator IS
-'Grants a role the right to see and manage tasks, schedules and the options of one queue or of all. Only the owner of
+'Grants a role the right to see and manage tasks, schedules and the options of one queue or of all, and also to push,
+claim and finish tasks there. Only the owner of
 the extension can call it. A role can have several rights.
 
 - role: name of the role.

@@ -22,7 +22,7 @@ keys. A task whose key another task has there stays where it is. Commits after e
 transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
 has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting),
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting),
   older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers
   (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
 - to_queue: name of the queue to move them to.

@@ -20,9 +20,10 @@ COMMENT ON PROCEDURE queue.purge_where IS
 the history. Commits after each batch if it is called outside a transaction block. Skips tasks that another
 transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting,
   failed), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and
   headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+  Without state, dead letters that match are deleted too.
 - dry_run: true counts the matching tasks and changes nothing. Default false.
 - batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
 - tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.

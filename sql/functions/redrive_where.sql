@@ -22,7 +22,7 @@ dead letter whose key another task has stays where it is. Commits after each bat
 transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
 has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (failed), older_than and
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (failed), older_than and
   newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
   task''s contains), ids (an array), all (true, every task). Must not be empty.
 - to_queue: name of the queue to put them into. Null (default) means the queue of each.

@@ -1288,7 +1288,7 @@ BEGIN
     END IF;
     IF NEW.key IS NOT NULL THEN
         PERFORM queue_internal.check_key('key', NEW.key);
-        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id) THEN
+        IF NOT queue_internal.take_key(NEW.queue, NEW.key, NEW.id, keeps_errors => false) THEN
             RETURN NULL;
         END IF;
     END IF;
@@ -1571,16 +1571,28 @@ $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
 -- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
--- transaction that is ending it, and for one that prevents its end because it has pushed a task after it.
-CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text) RETURNS boolean
+-- transaction that is ending it or the task that it replaces, and for one that prevents its end because it has pushed a task
+-- after it. If it cannot be ended, because of a constraint that somebody added, a push fails with that error; a call for
+-- many tasks leaves out the one that needs the key ("keeps_errors").
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, keeps_errors boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
         WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
         RETURN false;
+    ELSIF NOT queue_internal.lock_to_end(id, true) THEN
+        RETURN true;
+    ELSIF NOT keeps_errors THEN
+        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
     END IF;
-    PERFORM FROM queue.tasks AS t WHERE t.id = end_late_holder.id FOR UPDATE;
-    RETURN NOT FOUND OR (queue_internal.expire(ARRAY[id])).expired > 0;
+    BEGIN
+        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
+    EXCEPTION
+        WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
+            RAISE;
+        WHEN OTHERS THEN
+            RETURN false;
+    END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.end_late_holder IS
@@ -1588,7 +1600,8 @@ COMMENT ON FUNCTION queue_internal.end_late_holder IS
 
 -- Waits for a transaction that is taking the key for another task: if that one rolls back, the key is free, and this
 -- push is not lost.
-CREATE FUNCTION queue_internal.take_key(queue text, key text, task_id bigint, ttl interval DEFAULT NULL) RETURNS boolean
+CREATE FUNCTION queue_internal.take_key(
+    queue text, key text, task_id bigint, ttl interval DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     holder record;
@@ -1620,7 +1633,7 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue) THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue, keeps_errors) THEN
             RETURN false;
         END IF;
         -- The row changed meanwhile, or the key is free now: try again.
@@ -2695,10 +2708,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_no_cycle IS
     'Refuses a task that would wait for the batch to which it belongs.';
 
--- Only for tasks that this transaction has pushed.
+-- Only for tasks that this transaction has pushed. A push that takes the key of the callback, because that is past its start
+-- deadline, has ended it although the batch is locked.
 CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = batch) THEN
+        PERFORM queue_internal.raise_unknown_batch(batch);
+    END IF;
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT u.id, batch, 'batch' FROM unnest(ids) AS u (id);
 END
@@ -4239,6 +4256,8 @@ CREATE FUNCTION queue_internal.lock_claimed(queue text, beyond integer, buckets 
 RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    -- As in policies_changed.
+    blocks CONSTANT boolean := (SELECT q.delayed_head = 'block' FROM queue.queues AS q WHERE q.name = lock_claimed.queue);
     all_slots CURSOR FOR
         SELECT FROM queue_internal.slots AS s
         WHERE s.queue = lock_claimed.queue AND (s.slot > beyond OR s.slot = 0) ORDER BY s.slot FOR UPDATE;
@@ -4248,7 +4267,8 @@ DECLARE
         SELECT FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue ORDER BY l.number FOR UPDATE;
     all_tasks CURSOR FOR
         SELECT FROM queue.tasks AS t
-        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued' AND t.admission < 2
+        WHERE t.queue = lock_claimed.queue AND t.group_key IS NOT NULL AND t.state = 'queued'
+          AND (t.admission = 1 OR t.admission = 0 AND blocks)
         ORDER BY t.id FOR NO KEY UPDATE;
     before CONSTANT text := current_setting('lock_timeout');
     stop   CONSTANT timestamptz := clock_timestamp() + patience;
@@ -4409,7 +4429,8 @@ BEGIN
         errors := errors - 10;
     END IF;
     RETURN errors || (
-        jsonb_build_object('attempt', task.attempt, 'at', clock_timestamp(), 'worker', task.worker, 'error', error)
+        jsonb_build_object('attempt', task.attempt, 'claimed_at', task.claimed_at, 'at', clock_timestamp(),
+                           'worker', task.worker, 'error', error)
         || CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END);
 END
 $$;
@@ -7686,8 +7707,8 @@ DECLARE
 BEGIN
     RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
         WHEN 'monitor' THEN ARRAY[
-            'SELECT ON queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules, '
-            'queue.failing_handlers',
+            'SELECT ON queue.stats, queue.workers, queue.batches, queue.dependencies, queue.failing_schedules, '
+            'queue.due_schedules, queue.failing_handlers',
             'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
         ]
         WHEN 'producer' THEN ARRAY[
@@ -8102,6 +8123,19 @@ FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NUL
       UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY w.worker, w.queue;
+
+-- A row for each task that another one waits for. What the other one waits for is part of the push that its queue's
+-- operator can see, so its rights decide.
+CREATE VIEW queue.dependencies WITH (security_barrier) AS
+SELECT d.task_id,
+       t.queue,
+       d.predecessor_id,
+       d.outcome,
+       nullif(d.on_failure, 'batch') AS on_failure,
+       d.on_failure = 'batch' AS is_batch
+FROM queue_internal.dependencies AS d
+JOIN queue.tasks AS t ON t.id = d.task_id AND t.state IN ('waiting', 'queued')
+WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
 
 -- The counts are columns of their own, so that a query which does not read them does not count.
 CREATE VIEW queue.batches WITH (security_barrier) AS
@@ -9054,8 +9088,8 @@ worker''s right on the queue.
 - max_tasks: largest number of tasks to claim, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes, shown in queue.workers and in errors of the task. Null means none.
 
-Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: the transaction is not READ COMMITTED.
-22004, 22023 or 54000: an argument is null, invalid or too large.';
+Errors: 42501: no right on the queue. QX002: the queue does not exist. 40001: at REPEATABLE READ
+or SERIALIZABLE, another transaction changed a task since the snapshot: retry. 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
 -- The same for several queues.
 CREATE FUNCTION queue.claim(
@@ -11121,8 +11155,8 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - queue: name of the queue.
 - payload: the payload of each task, any JSON value; with the options at most 1 MB of text. Default {}.
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
-- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none of
-  them), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
+- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none
+  that is more than two minutes late), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
   timeout, ttl, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 
@@ -11290,7 +11324,7 @@ COMMENT ON PROCEDURE queue.cancel_where IS
 are not counted. Commits after each batch if it is called outside a transaction block. Skips tasks that another
 transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting,
   running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
   and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
 - dry_run: true counts the matching tasks and changes nothing. Default false.
@@ -11322,7 +11356,7 @@ pushed with a delay. Their attempts continue to count. Commits after each batch 
 block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the
 operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (scheduled), older_than and
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (scheduled), older_than and
   newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
   task''s contains), ids (an array), all (true, every task). Must not be empty.
 - dry_run: true counts the matching tasks and changes nothing. Default false.
@@ -11355,7 +11389,7 @@ dead letter whose key another task has stays where it is. Commits after each bat
 transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
 has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (failed), older_than and
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (failed), older_than and
   newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers (JSON that the
   task''s contains), ids (an array), all (true, every task). Must not be empty.
 - to_queue: name of the queue to put them into. Null (default) means the queue of each.
@@ -11390,7 +11424,7 @@ have that priority already are not counted. Commits after each batch if it is ca
 Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller has the operator''s
 right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting,
   running), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload
   and headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
 - priority: the new priority; the smallest is claimed first.
@@ -11424,7 +11458,7 @@ keys. A task whose key another task has there stays where it is. Commits after e
 transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
 has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting),
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting),
   older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and headers
   (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
 - to_queue: name of the queue to move them to.
@@ -11456,9 +11490,10 @@ COMMENT ON PROCEDURE queue.purge_where IS
 the history. Commits after each batch if it is called outside a transaction block. Skips tasks that another
 transaction has locked. Changes only tasks of queues on which the caller has the operator''s right.
 
-- filter: a JSON object; a task has to match all of its options: queue, worker, state (queued, scheduled, waiting,
+- filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting,
   failed), older_than and newer_than (intervals, by created_at), key, group_key and error (LIKE patterns), payload and
   headers (JSON that the task''s contains), ids (an array), all (true, every task). Must not be empty.
+  Without state, dead letters that match are deleted too.
 - dry_run: true counts the matching tasks and changes nothing. Default false.
 - batch_size: number of tasks in each batch, 1 to 100000. Default 1000.
 - tasks: the result: how many tasks were changed, or with dry_run match. Pass nothing.
@@ -11519,7 +11554,8 @@ CREATE FUNCTION queue.grant_operator(role name, queue text DEFAULT NULL) RETURNS
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN queue_internal.grant_right('operator', role, queue);
 COMMENT ON FUNCTION queue.grant_operator IS
-'Grants a role the right to see and manage tasks, schedules and the options of one queue or of all. Only the owner of
+'Grants a role the right to see and manage tasks, schedules and the options of one queue or of all, and also to push,
+claim and finish tasks there. Only the owner of
 the extension can call it. A role can have several rights.
 
 - role: name of the role.
@@ -12196,8 +12232,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, at, worker, error, and the details that the '
-    'worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed: attempt, claimed_at, at (when it '
+    'ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -12273,6 +12309,17 @@ COMMENT ON COLUMN queue.batches.unfinished IS 'How many of its tasks have not en
 COMMENT ON COLUMN queue.batches.completed IS 'How many of its tasks completed.';
 COMMENT ON COLUMN queue.batches.failed IS 'How many of its tasks failed for good.';
 COMMENT ON COLUMN queue.batches.cancelled IS 'How many of its tasks were cancelled, purged or deleted.';
+COMMENT ON VIEW queue.dependencies IS 'Which tasks wait for which.';
+COMMENT ON COLUMN queue.dependencies.task_id IS 'The id of the task that waits.';
+COMMENT ON COLUMN queue.dependencies.queue IS 'The queue of the task that waits.';
+COMMENT ON COLUMN queue.dependencies.predecessor_id IS 'The id of the task that it waits for.';
+COMMENT ON COLUMN queue.dependencies.outcome IS
+    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended.';
+COMMENT ON COLUMN queue.dependencies.on_failure IS
+    'What happens to the waiting task if the predecessor fails or is cancelled: cancel, fail or continue; null for the '
+    'callback of a batch.';
+COMMENT ON COLUMN queue.dependencies.is_batch IS
+    'Whether the task is the callback of a batch and the predecessor is a task of that batch.';
 COMMENT ON VIEW queue.failing_handlers IS
     'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
 COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';
