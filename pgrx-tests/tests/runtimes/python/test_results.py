@@ -269,3 +269,22 @@ class Results(Case):
         self.assertEqual(self.errors(id), ["the transaction that completed the task was not committed"])
         self.assertEqual(len(logs.output), 1, logs.output)
         self.assertIn("not committed", logs.output[0])
+
+    def test_a_handler_can_suspend_its_task_until_an_event(self):
+        worker, calls = self.worker(), []
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL, autocommit=True) as own:
+                await_event = "SELECT payload FROM queue.await_event(%s, %s, 'paid')"
+                event = own.execute(await_event, [task.id, task.token]).fetchone()
+            calls.append(event)
+            return None if event is None else event[0]
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.await_state(id, "waiting")
+            await_condition(lambda: calls)
+            self.db.execute("SELECT queue.emit(%s, 'paid', '7')", [self.queue])
+            self.assertEqual(self.await_state(id, "completed")["result"], 7)
+        self.assertEqual((calls, self.get(id)["attempt"]), ([None, (7,)], 1))
