@@ -153,7 +153,9 @@ unsafe fn may_know(tables: &Tables) -> bool {
 }
 
 fn numbers_of(tables: &Tables, queue: &Queue<'_>, totals: Totals, moment: i64) -> Numbers {
-    let (oldest, near) = look(tables, queue, moment, totals.edge);
+    // If no task is due before the edge, the table has only entries of tasks that have ended, and after them later ones.
+    let (oldest, near) =
+        if totals.queued > totals.later { look(tables, queue, moment, totals.edge) } else { (None, 0) };
     let scheduled = (totals.later + near).min(totals.queued);
     let [completed, cancelled, failed] = totals.ended;
     (

@@ -68,6 +68,36 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
     }
 }
 
+/// How many blocks it takes to read the numbers.
+fn blocks_read(client: &mut Client) -> u64 {
+    let plan = client.query("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM queue.stats", &[]).expect("explain");
+    let hits = plan.iter().filter_map(|row| row.get::<_, &str>(0).split_once("shared hit=").map(|found| found.1.to_owned()));
+    let counts = hits.map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().expect("a number of blocks")
+    });
+    counts.max().expect("blocks")
+}
+
+#[test]
+fn the_numbers_of_a_queue_without_due_tasks_do_not_depend_on_those_that_have_ended() {
+    let cluster = cluster("ended");
+    let mut client = cluster.connect();
+    let mut old = cluster.connect();
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queue.tasks");
+    run(&mut client, "SELECT queue.push('default', delay => '1 day')");
+    read(&mut client);
+    let before = blocks_read(&mut client);
+    run(
+        &mut client,
+        "SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[20000]));
+         SELECT queue.complete_many(array_agg(id), array_agg(token)) FROM queue.claim('1 hour', max_tasks => 20000)",
+    );
+    let after = blocks_read(&mut client);
+    assert!(after < before + 500, "{before} blocks before, {after} blocks afterwards");
+    run(&mut old, "COMMIT");
+}
+
 /// Waits until nothing changes by itself any more: no task becomes due, and no event is left.
 fn comes_to_rest(client: &mut Client) {
     eventually("nothing more happens by itself", SOON, || {

@@ -111,6 +111,11 @@ async function beat(): Promise<void> {
   const pace = Math.min(...active.map((held) => held.pace));
   try {
     await extend(active, pace);
+    // Long progress may be too slow for the connection. Then only it is late, and no lease.
+    const began = now();
+    for (const held of active) {
+      if (isLong(held.progress) && leases.get(held.key) === held && now() < began + pace) await extend([held], pace, true);
+    }
     if (failures > 0) report({ worked: true });
     failures = 0;
   } catch (error) {
@@ -119,10 +124,13 @@ async function beat(): Promise<void> {
   }
 }
 
-async function extend(batch: Held[], pace: number): Promise<void> {
+/** Whether a server may need much time or memory for it. */
+const isLong = (progress: string | null): boolean => progress !== null && progress.length >= 64_000;
+
+async function extend(batch: Held[], pace: number, withLong = false): Promise<void> {
   if (batch.length === 0) return;
   const since = now();
-  const progress = batch.map((held) => held.progress);
+  const progress = batch.map((held) => withLong || !isLong(held.progress) ? held.progress : null);
   let rows;
   try {
     rows = await connection.query(`
@@ -133,7 +141,7 @@ async function extend(batch: Held[], pace: number): Promise<void> {
   } catch (error) {
     const code = sqlState(error) ?? "";
     if (!connection.sent || isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code)) throw error;
-    await isolate(batch, pace, error);
+    await isolate(batch, pace, error, withLong);
     return;
   }
   // If the worker has claimed a task again, only the newer lease counts.
@@ -167,7 +175,7 @@ async function extend(batch: Held[], pace: number): Promise<void> {
 
 /** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, or too long. Halves the
  *  batch until that task is alone. */
-async function isolate(batch: Held[], pace: number, error: unknown): Promise<void> {
+async function isolate(batch: Held[], pace: number, error: unknown, withLong: boolean): Promise<void> {
   const [first, second] = batch;
   if (second !== undefined) {
     const half = batch.length >> 1;
@@ -175,9 +183,8 @@ async function isolate(batch: Held[], pace: number, error: unknown): Promise<voi
     await extend(batch.slice(half), pace);
     return;
   }
-  const long = first!.progress !== null && first!.progress.length >= 64_000;
-  if (/^5[37]/.test(sqlState(error) ?? "") && !long) throw error; // The server is only busy.
-  if (first!.progress === null) {
+  if (/^5[37]/.test(sqlState(error) ?? "") && !withLong) throw error; // The server is only busy.
+  if (first!.progress === null || (isLong(first!.progress) && !withLong)) {
     throw new Error("the server refuses to extend leases: are the options lease and heartbeat valid?");
   }
   report({ warning: `task ${first!.id}: PostgreSQL cannot store its progress` });

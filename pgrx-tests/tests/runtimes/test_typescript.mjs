@@ -397,6 +397,41 @@ test("a lease that has ended before a blocked event loop reads the claim is not 
   await locker.end();
 });
 
+test("progress that takes longer than a lease on a slow connection costs no lease", async () => {
+  const queue = await newQueue();
+  const { host, port, user, password, database } = new pg.Client(url);
+  const proxy = createServer((from) => {
+    const to = host.startsWith("/") ? connect(`${host}/.s.PGSQL.${port}`) : connect(port, host);
+    for (const [socket, other] of [[from, to], [to, from]]) socket.on("error", () => {}).on("close", () => other.destroy());
+    to.pipe(from);
+    from.on("data", (data) => { // a megabyte a second
+      to.write(data);
+      from.pause();
+      setTimeout(() => from.resume(), data.length / 1000);
+    });
+  });
+  await once(proxy.listen(0, "127.0.0.1"), "listening");
+  const [slow, other] = await pushMany(db, queue, ["slow", "other"], { kind: "work" });
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, { connection: { host: "127.0.0.1", port: proxy.address().port, user, password, database }, lease: 3 }, {
+    work: (task) => {
+      task.setProgress(task.payload === "slow" ? "x".repeat(6_000_000) : "short");
+      return ended;
+    },
+  }, async () => {
+    const leased = async (id) => (await get(id)).lease_until;
+    const [first, second] = [await eventually("the lease", () => leased(slow)), await eventually("the lease", () => leased(other))];
+    await eventually("the leases are kept for twice as long", async () =>
+      await leased(slow) - first > 6000 && await leased(other) - second > 6000);
+    assert.equal((await get(other)).progress, "short");
+    end();
+    const tasks = await Promise.all([slow, other].map((id) => untilState(id, "completed")));
+    assert.deepEqual(tasks.map((task) => task.attempt), [1, 1]);
+  });
+  proxy.close();
+});
+
 /** A connection on which no statement may take longer. */
 const impatient = (milliseconds) =>
   `${url}${url.includes("?") ? "&" : "?"}options=-c%20statement_timeout%3D${milliseconds}`;

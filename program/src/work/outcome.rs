@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::lease::Reason;
@@ -89,9 +90,9 @@ pub fn result(output: &[u8], results: super::Results, cut: bool) -> Result<Optio
             if text.is_empty() {
                 return Ok(None);
             }
-            // The text itself is sent, because reading it into numbers would round them. The error has no part of the text.
-            let valid = serde_json::from_str::<Value>(text);
-            match valid {
+            // The text itself is sent, because reading it into numbers would round them, or refuse large ones. The error has
+            // no part of the text.
+            match serde_json::from_str::<IgnoredAny>(text) {
                 Ok(_) => Ok(Some(text.to_owned())),
                 Err(why) => Err(format!("the result is not JSON: {why}")),
             }
