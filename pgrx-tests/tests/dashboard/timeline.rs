@@ -141,6 +141,6 @@ fn the_page_of_a_task_links_the_tasks_before_and_after_it() {
     let dashboard = Dashboard::start(&cluster, "postman", &[]);
     browser.open(&dashboard.page(&format!("task?id={last}")));
     shows(&browser, ".dependencies title", &format!("Task {last}: waiting"));
-    shows(&browser, ".dependencies title", &format!("Task {middle}: \n"));
+    shows(&browser, ".dependencies title", &format!("Task {middle}: in another queue"));
     assert_eq!(browser.console(), Vec::<String>::new());
 }
