@@ -778,7 +778,7 @@ test("a statement without an answer in time is cancelled, so that a claim does n
   await other.query("BEGIN");
   await other.query("LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE");
   try {
-    await assert.rejects(connection.query("SELECT id FROM queue.claim('1 hour', $1)", [queue], 0.5), /timeout/);
+    await assert.rejects(connection.query("SELECT id FROM queue.claim('1 hour', $1)", [queue], 0.5), /no answer in time/);
     const waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'late' AND state = 'active'";
     await eventually("the server has stopped", async () => (await db.query(waiting)).rowCount === 0);
   } finally {
