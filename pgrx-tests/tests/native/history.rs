@@ -16,7 +16,7 @@ CREATE FUNCTION public.ten_minutes(t timestamptz) RETURNS numeric LANGUAGE sql A
     SELECT round(extract(epoch FROM t - clock_timestamp()) / 600)
 $$;
 CREATE FUNCTION public.plain(errors jsonb) RETURNS jsonb LANGUAGE sql AS $$
-    SELECT jsonb_agg(e - 'at' ORDER BY n) FROM jsonb_array_elements(errors) WITH ORDINALITY AS x (e, n)
+    SELECT jsonb_agg(e - 'at' - 'claimed_at' || jsonb_build_object('was claimed', e ->> 'claimed_at' IS NOT NULL) ORDER BY n) FROM jsonb_array_elements(errors) WITH ORDINALITY AS x (e, n)
 $$;
 CREATE FUNCTION public.everything() RETURNS SETOF text LANGUAGE sql AS $$
     SELECT 'task ' || (to_jsonb(t) - '{run_at,start_by,lease_until,claimed_at,updated_at,created_at,cancel_requested_at,errors}'::text[])::text
