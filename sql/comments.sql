@@ -163,6 +163,13 @@ COMMENT ON COLUMN queue.dependencies.on_failure IS
     'callback of a batch.';
 COMMENT ON COLUMN queue.dependencies.is_batch IS
     'Whether the task is the callback of a batch and the predecessor is a task of that batch.';
+COMMENT ON VIEW queue.delayed_events IS
+    'How many tasks and groups of each queue cannot be unblocked, although what they waited for has ended. Readable by '
+    'pg_monitor.';
+COMMENT ON COLUMN queue.delayed_events.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.delayed_events.events IS 'How many tasks and groups were tried more than seven times.';
+COMMENT ON COLUMN queue.delayed_events.failing IS
+    'How many of them because of an error. The others are locked by another transaction.';
 COMMENT ON VIEW queue.failing_handlers IS
     'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
 COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';

@@ -132,6 +132,16 @@ WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 
+-- After seven tries the pause is a second. Without the errors, because they may contain data of the tasks.
+CREATE VIEW queue.delayed_events WITH (security_barrier) AS
+SELECT e.queue,
+       count(*) AS events,
+       count(e.error) AS failing
+FROM queue_internal.events AS e
+WHERE e.tries > 7
+  AND coalesce(e.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY e.queue;
+
 -- Handlers that the background worker does not run. Also read by queue.attach() and the background worker.
 CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
 SELECT h.queue, p.problem, p.hint

@@ -78,8 +78,8 @@ impl Database {
                 .map_or("", |row| row.get(0))
                 .to_owned();
             let rows = client.query_typed(statement, arguments).await?;
-            Ok(rows.first().map(|row| match row.columns()[0].type_() {
-                &Type::INT8 => row.get::<_, i64>(0).to_string(),
+            Ok(rows.first().and_then(|row| match row.columns()[0].type_() {
+                &Type::INT8 => row.get::<_, Option<i64>>(0).map(|number| number.to_string()),
                 _ => row.get(0),
             }))
         });

@@ -44,5 +44,9 @@ pub async fn push(
         Some("22007" | "22008" | "22015") => Problem::bad("delay must be an interval, such as 10 minutes"),
         _ => problem,
     };
-    Ok((role, result.map_err(interval)))
+    let added = result.map_err(interval).and_then(|id| match id.as_str() {
+        "" => Err(Problem::bad("a trigger on queue.tasks has suppressed the task")),
+        _ => Ok(id),
+    });
+    Ok((role, added))
 }

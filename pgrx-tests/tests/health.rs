@@ -151,7 +151,7 @@ fn problems_with_tasks_are_reported_while_they_last() {
         "leases",
         "warning",
         "a lease of worker \"late\" expired",
-        "CALL queue.maintain()",
+        "SELECT queue.reap()",
     );
     assert!(is_ok_now(&mut client, "leases", false), "a minute has not passed");
     run(&mut client, "CALL queue.maintain()");
@@ -176,11 +176,14 @@ fn problems_with_tasks_are_reported_while_they_last() {
         &mut client,
         "events",
         "warning",
-        "queue \"default\": group \"g\" cannot be unblocked: not this one",
-        "Remove the cause",
+        "queue \"default\": 1 tasks or groups cannot be unblocked, 1 of them because of an error",
+        "WHERE queue = 'default' AND error IS NOT NULL",
     );
+    run(&mut client, "CREATE ROLE monitor IN ROLE pg_monitor; SET ROLE monitor");
+    complains(&mut client, "events", "warning", "1 tasks or groups cannot be unblocked", "Remove the cause");
+    run(&mut client, "RESET ROLE; DROP ROLE monitor");
     run(&mut client, "UPDATE queue_internal.events SET error = NULL");
-    complains(&mut client, "events", "warning", "another transaction has it locked", "pg_stat_activity");
+    complains(&mut client, "events", "warning", "0 of them because of an error", "pg_stat_activity");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "events");
 

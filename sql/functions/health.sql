@@ -1,8 +1,8 @@
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing
---             else, because roles that may monitor have no right on the tables nor in queue_internal
+--             queue.failing_handlers, queue.delayed_events, queue.engine_stats(), and views and catalogs of the
+--             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -30,7 +30,7 @@ DECLARE
     overdue_for CONSTANT interval := coalesce(
         overdue_for, CASE WHEN engine ? 'worker' THEN interval '1 minute' ELSE interval '2 minutes' END);
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
-    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
+    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute; handlers do not run.';
 BEGIN
     -- They only differ during an upgrade of the library or the extension.
     RETURN QUERY
@@ -99,27 +99,24 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() requeues it. If there is a background worker, the server log says why it was not requeued.'
+           'SELECT queue.reap() requeues it. If there is a background worker, the server log says why it was not requeued.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;
 
-    -- After seven tries the pause is a second. Only the owner sees the error, because it may contain data of the task.
-    IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
-        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables can see events that cannot be processed', NULL;
-    ELSE
-        RETURN QUERY
-        SELECT 'events', 'warning',
-               format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
-                      CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
-                      coalesce(e.error, 'another transaction has it locked')),
-               CASE WHEN e.error IS NULL THEN 'It will be tried again. Look for long transactions in pg_stat_activity.'
-                    ELSE 'Remove the cause. It will be tried again within ten seconds.' END
-        FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
-        IF NOT FOUND THEN
-            RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
-        END IF;
+    RETURN QUERY
+    SELECT 'events', 'warning',
+           format('queue %s: %s tasks or groups cannot be unblocked, %s of them because of an error',
+                  to_json(d.queue), d.events, d.failing),
+           CASE WHEN d.failing = 0 THEN
+                    'Another transaction has them locked: look for long transactions in pg_stat_activity.'
+                ELSE format('Remove the cause; then they are tried again within ten seconds. The owner of the extension '
+                            'sees the errors: SELECT task_id, group_key, error FROM queue_internal.events '
+                            'WHERE queue = %L AND error IS NOT NULL.', d.queue) END
+    FROM queue.delayed_events AS d ORDER BY d.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
     END IF;
 
     RETURN QUERY

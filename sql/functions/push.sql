@@ -1,7 +1,8 @@
 -- queue.push
 --
 --   Promise:  the task exists if and only if the transaction commits
---   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; with
+--   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; if the task that
+--             has the key has expired, also for one that is ending it or the task that it replaces; with
 --             "replace" and "reschedule" also for one that is working on the task to be changed
 --   Touches:  queue.tasks (inserts, or updates the task with the key). The triggers task_arrives and tasks_inserted
 --             take the key and announce the task
@@ -164,10 +165,9 @@ BEGIN
             -- The replaced task is waited for however it ends, even if it is named in "after".
             after := array_remove(after, running);
             IF after <> '{}' THEN
-                IF key IS NOT NULL THEN
-                    -- Taking the key has ended the task that had it, if it was past its start deadline.
-                    live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
-                END IF;
+                -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
+                -- start deadline.
+                live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
                 PERFORM queue_internal.add_dependencies(
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
             END IF;

@@ -2,7 +2,8 @@
 --
 --   Promise:  all of the tasks or none. Without keys and predecessors, one INSERT for all of them, also into a batch
 --   Waits:    as push does. Before it takes the first key it locks all tasks that it will wait for or change, in the
---             order of their ids; it takes the keys in their order. So two calls cannot deadlock
+--             order of their ids; it takes the keys in their order. So two calls cannot deadlock, unless a key belongs to a
+--             task that has expired
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_many(

@@ -12,7 +12,7 @@ BEGIN
             id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
     -- Tries again if the key became free after it was found taken.
-    WHILE queue_internal.requeue_dead_letters(ARRAY[id]) = 0 LOOP
+    WHILE queue_internal.requeue_dead_letters(ARRAY[id], keeps_errors => false) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
         WHERE d.id = retry.id;
@@ -38,7 +38,8 @@ another task has its key. QX005: it is not a dead letter. 22004 or 22023: the ar
 
 -- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
 -- which have to be found first: the task that would hold the key does not exist yet.
-CREATE FUNCTION queue_internal.requeue_dead_letters(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION queue_internal.requeue_dead_letters(
+    ids bigint[], to_queue text DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
@@ -53,7 +54,7 @@ BEGIN
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl)
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl, keeps_errors)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (

@@ -29,20 +29,61 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
--- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
--- transaction that is ending it or the task that it replaces, and for one that prevents its end because it has pushed a task
--- after it. If it cannot be ended, because of a constraint that somebody added, a push fails with that error; a call for
--- many tasks leaves out the one that needs the key ("keeps_errors").
-CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, keeps_errors boolean) RETURNS boolean
+-- Locks the running task that the holder of a key is to replace, the holder, and the key, in the order of the end of a task.
+-- While another transaction has one of them locked, this one waits with none of them, because that transaction can need the
+-- others. Returns false if the holder is gone.
+CREATE FUNCTION queue_internal.lock_holder(holder bigint, queue text, key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    replaced bigint;
+    is_live  boolean;
+    awaited  text;
+BEGIN
+    LOOP
+        replaced := (
+            SELECT r.id FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
+            WHERE d.task_id = holder AND r.queue = lock_holder.queue AND r.key = lock_holder.key AND r.state = 'running'
+            ORDER BY r.id LIMIT 1);
+        BEGIN
+            PERFORM FROM queue.tasks AS t WHERE t.id = replaced FOR KEY SHARE NOWAIT;
+            PERFORM FROM queue.tasks AS t WHERE t.id = holder FOR UPDATE NOWAIT;
+            is_live := FOUND;
+            PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_holder.queue AND k.key = lock_holder.key
+            FOR NO KEY UPDATE NOWAIT;
+            RETURN is_live;
+        EXCEPTION WHEN lock_not_available THEN
+            -- Has unlocked all three.
+        END;
+        FOREACH awaited IN ARRAY ARRAY['replaced', 'holder', 'key'] LOOP
+            BEGIN
+                CASE awaited
+                    WHEN 'replaced' THEN PERFORM FROM queue.tasks AS t WHERE t.id = replaced FOR KEY SHARE;
+                    WHEN 'holder' THEN PERFORM FROM queue.tasks AS t WHERE t.id = holder FOR UPDATE;
+                    ELSE PERFORM queue_internal.lock_key(queue, key, true);
+                END CASE;
+                RAISE SQLSTATE 'QX000';
+            EXCEPTION WHEN SQLSTATE 'QX000' THEN
+                -- Has unlocked it.
+            END;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_holder IS
+    'Locks the task that has a key, the running task that it replaces, and the key; false if the task is gone.';
+
+-- A task past its start deadline will never run, so no other may be refused or skipped in its favour, unless its key_ttl
+-- counts. If it cannot be ended, because of a constraint that somebody added, a call for one task fails; a call for many
+-- leaves out the one that needs the key ("keeps_errors"). The error itself can contain the row, which a producer may not
+-- read: it is not passed on.
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, key text, keeps_errors boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
         WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
         RETURN false;
-    ELSIF NOT queue_internal.lock_to_end(id, true) THEN
+    ELSIF NOT queue_internal.lock_holder(id, queue, key) THEN
         RETURN true;
-    ELSIF NOT keeps_errors THEN
-        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
     END IF;
     BEGIN
         RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
@@ -50,7 +91,12 @@ BEGIN
         WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
             RAISE;
         WHEN OTHERS THEN
-            RETURN false;
+            IF keeps_errors THEN
+                RETURN false;
+            END IF;
+            RAISE EXCEPTION 'key % of queue % cannot be taken from task %', to_json(key), to_json(queue), id
+                USING ERRCODE = SQLSTATE, DETAIL = 'The start deadline of that task has passed, and an error prevents its end.',
+                      HINT = 'The background worker, and CALL queue.maintain(), write the error to the server log.';
     END;
 END
 $$;
@@ -92,7 +138,8 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue, keeps_errors) THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(
+                holder.task_id, take_key.queue, take_key.key, keeps_errors) THEN
             RETURN false;
         END IF;
         -- The row changed meanwhile, or the key is free now: try again.
@@ -171,7 +218,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.release_key IS
     'Releases the key of a task that has ended, at once or after its key_ttl.';
 
--- A running task whose key has been taken over by the task that replaces it.
+-- A running task whose key has been taken over by the task that replaces it. Locks the key, so that it is not given back
+-- meanwhile: a caller that must not wait has locked it already. A snapshot from before the replacement does not show it; then
+-- locking the row raises 40001.
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -179,10 +228,7 @@ BEGIN
     IF task.key IS NULL THEN
         RETURN false;
     END IF;
-    -- A snapshot from before the replacement does not show it. Locking the row raises 40001 in that case.
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        PERFORM queue_internal.lock_key(task.queue, task.key, true);
-    END IF;
+    PERFORM queue_internal.lock_key(task.queue, task.key, true);
     RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
@@ -190,7 +236,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_replaced IS
-    'Returns whether another task has replaced a running one and waits for its end.';
+    'Locks the key of a running task; returns whether another task has replaced it and waits for its end.';
 
 -- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
 -- be taken over from the task in "running", which the pushed task has to wait for.

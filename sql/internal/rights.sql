@@ -144,7 +144,7 @@ BEGIN
     RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
         WHEN 'monitor' THEN ARRAY[
             'SELECT ON queue.stats, queue.workers, queue.batches, queue.dependencies, queue.failing_schedules, '
-            'queue.due_schedules, queue.failing_handlers',
+            'queue.due_schedules, queue.failing_handlers, queue.delayed_events',
             'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
         ]
         WHEN 'producer' THEN ARRAY[

@@ -1570,20 +1570,61 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.stored_ttl IS 'Returns a key_ttl as tables store it: negative if it counts from the push.';
 
--- A task past its start deadline will never run, so no other may be refused or skipped in its favour. Waits for another
--- transaction that is ending it or the task that it replaces, and for one that prevents its end because it has pushed a task
--- after it. If it cannot be ended, because of a constraint that somebody added, a push fails with that error; a call for
--- many tasks leaves out the one that needs the key ("keeps_errors").
-CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, keeps_errors boolean) RETURNS boolean
+-- Locks the running task that the holder of a key is to replace, the holder, and the key, in the order of the end of a task.
+-- While another transaction has one of them locked, this one waits with none of them, because that transaction can need the
+-- others. Returns false if the holder is gone.
+CREATE FUNCTION queue_internal.lock_holder(holder bigint, queue text, key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    replaced bigint;
+    is_live  boolean;
+    awaited  text;
+BEGIN
+    LOOP
+        replaced := (
+            SELECT r.id FROM queue_internal.dependencies AS d JOIN queue.tasks AS r ON r.id = d.predecessor_id
+            WHERE d.task_id = holder AND r.queue = lock_holder.queue AND r.key = lock_holder.key AND r.state = 'running'
+            ORDER BY r.id LIMIT 1);
+        BEGIN
+            PERFORM FROM queue.tasks AS t WHERE t.id = replaced FOR KEY SHARE NOWAIT;
+            PERFORM FROM queue.tasks AS t WHERE t.id = holder FOR UPDATE NOWAIT;
+            is_live := FOUND;
+            PERFORM FROM queue_internal.keys AS k WHERE k.queue = lock_holder.queue AND k.key = lock_holder.key
+            FOR NO KEY UPDATE NOWAIT;
+            RETURN is_live;
+        EXCEPTION WHEN lock_not_available THEN
+            -- Has unlocked all three.
+        END;
+        FOREACH awaited IN ARRAY ARRAY['replaced', 'holder', 'key'] LOOP
+            BEGIN
+                CASE awaited
+                    WHEN 'replaced' THEN PERFORM FROM queue.tasks AS t WHERE t.id = replaced FOR KEY SHARE;
+                    WHEN 'holder' THEN PERFORM FROM queue.tasks AS t WHERE t.id = holder FOR UPDATE;
+                    ELSE PERFORM queue_internal.lock_key(queue, key, true);
+                END CASE;
+                RAISE SQLSTATE 'QX000';
+            EXCEPTION WHEN SQLSTATE 'QX000' THEN
+                -- Has unlocked it.
+            END;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.lock_holder IS
+    'Locks the task that has a key, the running task that it replaces, and the key; false if the task is gone.';
+
+-- A task past its start deadline will never run, so no other may be refused or skipped in its favour, unless its key_ttl
+-- counts. If it cannot be ended, because of a constraint that somebody added, a call for one task fails; a call for many
+-- leaves out the one that needs the key ("keeps_errors"). The error itself can contain the row, which a producer may not
+-- read: it is not passed on.
+CREATE FUNCTION queue_internal.end_late_holder(id bigint, queue text, key text, keeps_errors boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF (SELECT t.token = 0 AND t.start_by <= clock_timestamp() FROM queue.tasks AS t
         WHERE t.id = end_late_holder.id AND t.queue = end_late_holder.queue) IS NOT TRUE THEN
         RETURN false;
-    ELSIF NOT queue_internal.lock_to_end(id, true) THEN
+    ELSIF NOT queue_internal.lock_holder(id, queue, key) THEN
         RETURN true;
-    ELSIF NOT keeps_errors THEN
-        RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
     END IF;
     BEGIN
         RETURN (queue_internal.end_expired(ARRAY[id], NULL)).ended > 0;
@@ -1591,7 +1632,12 @@ BEGIN
         WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
             RAISE;
         WHEN OTHERS THEN
-            RETURN false;
+            IF keeps_errors THEN
+                RETURN false;
+            END IF;
+            RAISE EXCEPTION 'key % of queue % cannot be taken from task %', to_json(key), to_json(queue), id
+                USING ERRCODE = SQLSTATE, DETAIL = 'The start deadline of that task has passed, and an error prevents its end.',
+                      HINT = 'The background worker, and CALL queue.maintain(), write the error to the server log.';
     END;
 END
 $$;
@@ -1633,7 +1679,8 @@ BEGIN
             IF FOUND THEN
                 RETURN true;
             END IF;
-        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(holder.task_id, take_key.queue, keeps_errors) THEN
+        ELSIF holder.task_id IS NOT NULL AND NOT queue_internal.end_late_holder(
+                holder.task_id, take_key.queue, take_key.key, keeps_errors) THEN
             RETURN false;
         END IF;
         -- The row changed meanwhile, or the key is free now: try again.
@@ -1712,7 +1759,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.release_key IS
     'Releases the key of a task that has ended, at once or after its key_ttl.';
 
--- A running task whose key has been taken over by the task that replaces it.
+-- A running task whose key has been taken over by the task that replaces it. Locks the key, so that it is not given back
+-- meanwhile: a caller that must not wait has locked it already. A snapshot from before the replacement does not show it; then
+-- locking the row raises 40001.
 CREATE FUNCTION queue_internal.is_replaced(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -1720,10 +1769,7 @@ BEGIN
     IF task.key IS NULL THEN
         RETURN false;
     END IF;
-    -- A snapshot from before the replacement does not show it. Locking the row raises 40001 in that case.
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        PERFORM queue_internal.lock_key(task.queue, task.key, true);
-    END IF;
+    PERFORM queue_internal.lock_key(task.queue, task.key, true);
     RETURN EXISTS (
         SELECT FROM queue_internal.keys AS k
         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id <> task.id
@@ -1731,7 +1777,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_replaced IS
-    'Returns whether another task has replaced a running one and waits for its end.';
+    'Locks the key of a running task; returns whether another task has replaced it and waits for its end.';
 
 -- Called by a push that found its key taken. If "id" is null the push has to try again: the key is free now, or can
 -- be taken over from the task in "running", which the pushed task has to wait for.
@@ -7708,7 +7754,7 @@ BEGIN
     RETURN ARRAY['USAGE ON SCHEMA queue'] || CASE kind
         WHEN 'monitor' THEN ARRAY[
             'SELECT ON queue.stats, queue.workers, queue.batches, queue.dependencies, queue.failing_schedules, '
-            'queue.due_schedules, queue.failing_handlers',
+            'queue.due_schedules, queue.failing_handlers, queue.delayed_events',
             'EXECUTE ON FUNCTION queue.engine_stats, queue.health'
         ]
         WHEN 'producer' THEN ARRAY[
@@ -8068,6 +8114,16 @@ WHERE s.next_run_at <= now() AND s.last_error IS NULL AND s.paused_at IS NULL
   AND coalesce(s.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY s.queue;
 
+-- After seven tries the pause is a second. Without the errors, because they may contain data of the tasks.
+CREATE VIEW queue.delayed_events WITH (security_barrier) AS
+SELECT e.queue,
+       count(*) AS events,
+       count(e.error) AS failing
+FROM queue_internal.events AS e
+WHERE e.tries > 7
+  AND coalesce(e.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY e.queue;
+
 -- Handlers that the background worker does not run. Also read by queue.attach() and the background worker.
 CREATE VIEW queue.failing_handlers WITH (security_barrier) AS
 SELECT h.queue, p.problem, p.hint
@@ -8158,7 +8214,8 @@ WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'
 -- queue.push
 --
 --   Promise:  the task exists if and only if the transaction commits
---   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; with
+--   Waits:    for another transaction that is pushing the same key, and for one that is ending a predecessor; if the task that
+--             has the key has expired, also for one that is ending it or the task that it replaces; with
 --             "replace" and "reschedule" also for one that is working on the task to be changed
 --   Touches:  queue.tasks (inserts, or updates the task with the key). The triggers task_arrives and tasks_inserted
 --             take the key and announce the task
@@ -8321,10 +8378,9 @@ BEGIN
             -- The replaced task is waited for however it ends, even if it is named in "after".
             after := array_remove(after, running);
             IF after <> '{}' THEN
-                IF key IS NOT NULL THEN
-                    -- Taking the key has ended the task that had it, if it was past its start deadline.
-                    live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
-                END IF;
+                -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
+                -- start deadline.
+                live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
                 PERFORM queue_internal.add_dependencies(
                     id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
             END IF;
@@ -8445,7 +8501,8 @@ Errors: as queue.push.';
 --
 --   Promise:  all of the tasks or none. Without keys and predecessors, one INSERT for all of them, also into a batch
 --   Waits:    as push does. Before it takes the first key it locks all tasks that it will wait for or change, in the
---             order of their ids; it takes the keys in their order. So two calls cannot deadlock
+--             order of their ids; it takes the keys in their order. So two calls cannot deadlock, unless a key belongs to a
+--             task that has expired
 --   Touches:  queue.tasks (inserts, or updates the tasks with the keys)
 
 CREATE FUNCTION queue.push_many(
@@ -10231,7 +10288,7 @@ BEGIN
             id, 'operator', 'is not among the dead letters', 'Only tasks that failed for good can be retried.');
     END IF;
     -- Tries again if the key became free after it was found taken.
-    WHILE queue_internal.requeue_dead_letters(ARRAY[id]) = 0 LOOP
+    WHILE queue_internal.requeue_dead_letters(ARRAY[id], keeps_errors => false) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
         WHERE d.id = retry.id;
@@ -10257,7 +10314,8 @@ another task has its key. QX005: it is not a dead letter. 22004 or 22023: the ar
 
 -- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
 -- which have to be found first: the task that would hold the key does not exist yet.
-CREATE FUNCTION queue_internal.requeue_dead_letters(ids bigint[], to_queue text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION queue_internal.requeue_dead_letters(
+    ids bigint[], to_queue text DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
@@ -10272,7 +10330,7 @@ BEGIN
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl)
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl, keeps_errors)
     ), dead AS (
         DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
     ), forgotten AS (
@@ -11744,8 +11802,8 @@ COMMENT ON FUNCTION queue_internal.maintain_part IS
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
---             queue.failing_handlers, queue.engine_stats(), and views and catalogs of the server (reads). Nothing
---             else, because roles that may monitor have no right on the tables nor in queue_internal
+--             queue.failing_handlers, queue.delayed_events, queue.engine_stats(), and views and catalogs of the
+--             server (reads). Nothing else, because roles that may monitor have no right on the tables nor in queue_internal
 
 CREATE FUNCTION queue.health(
     due_for     interval DEFAULT '10 minutes',
@@ -11773,7 +11831,7 @@ DECLARE
     overdue_for CONSTANT interval := coalesce(
         overdue_for, CASE WHEN engine ? 'worker' THEN interval '1 minute' ELSE interval '2 minutes' END);
     stats       CONSTANT queue.stats[] := ARRAY(SELECT s FROM queue.stats AS s);
-    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute.';
+    by_hand     CONSTANT text := 'Meanwhile, run CALL queue.maintain() once a minute; handlers do not run.';
 BEGIN
     -- They only differ during an upgrade of the library or the extension.
     RETURN QUERY
@@ -11842,27 +11900,24 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'CALL queue.maintain() requeues it. If there is a background worker, the server log says why it was not requeued.'
+           'SELECT queue.reap() requeues it. If there is a background worker, the server log says why it was not requeued.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;
 
-    -- After seven tries the pause is a second. Only the owner sees the error, because it may contain data of the task.
-    IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass), 'USAGE') THEN
-        RETURN QUERY SELECT 'events', 'ok', 'only the owner of the tables can see events that cannot be processed', NULL;
-    ELSE
-        RETURN QUERY
-        SELECT 'events', 'warning',
-               format('queue %s: %s cannot be unblocked: %s', to_json(e.queue),
-                      CASE WHEN e.task_id IS NOT NULL THEN 'task ' || e.task_id ELSE 'group ' || to_json(e.group_key) END,
-                      coalesce(e.error, 'another transaction has it locked')),
-               CASE WHEN e.error IS NULL THEN 'It will be tried again. Look for long transactions in pg_stat_activity.'
-                    ELSE 'Remove the cause. It will be tried again within ten seconds.' END
-        FROM queue_internal.events AS e WHERE e.tries > 7 ORDER BY e.queue, e.id LIMIT 10;
-        IF NOT FOUND THEN
-            RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
-        END IF;
+    RETURN QUERY
+    SELECT 'events', 'warning',
+           format('queue %s: %s tasks or groups cannot be unblocked, %s of them because of an error',
+                  to_json(d.queue), d.events, d.failing),
+           CASE WHEN d.failing = 0 THEN
+                    'Another transaction has them locked: look for long transactions in pg_stat_activity.'
+                ELSE format('Remove the cause; then they are tried again within ten seconds. The owner of the extension '
+                            'sees the errors: SELECT task_id, group_key, error FROM queue_internal.events '
+                            'WHERE queue = %L AND error IS NOT NULL.', d.queue) END
+    FROM queue.delayed_events AS d ORDER BY d.queue;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'events', 'ok', 'none is delayed', NULL;
     END IF;
 
     RETURN QUERY
@@ -12320,6 +12375,13 @@ COMMENT ON COLUMN queue.dependencies.on_failure IS
     'callback of a batch.';
 COMMENT ON COLUMN queue.dependencies.is_batch IS
     'Whether the task is the callback of a batch and the predecessor is a task of that batch.';
+COMMENT ON VIEW queue.delayed_events IS
+    'How many tasks and groups of each queue cannot be unblocked, although what they waited for has ended. Readable by '
+    'pg_monitor.';
+COMMENT ON COLUMN queue.delayed_events.queue IS 'The name of the queue.';
+COMMENT ON COLUMN queue.delayed_events.events IS 'How many tasks and groups were tried more than seven times.';
+COMMENT ON COLUMN queue.delayed_events.failing IS
+    'How many of them because of an error. The others are locked by another transaction.';
 COMMENT ON VIEW queue.failing_handlers IS
     'The handlers that the background worker does not run, and why. Readable by pg_monitor.';
 COMMENT ON COLUMN queue.failing_handlers.queue IS 'The name of the queue.';

@@ -47,17 +47,20 @@ class PushManyOptions(PushOptions, total=False):
 
 
 def push(connection: Any, queue: str, payload: Any = {}, **options: Unpack[PushOptions]) -> int:
-    """Adds a task, in the transaction of the connection. Returns the id of the task."""
-    return int(execute(connection, *_statement("push", queue, payload, options))[0][0])
+    """Adds a task, in the transaction of the connection. Returns the id of the task.
+
+    Raises RuntimeError if a trigger of yours on queue.tasks has suppressed the task."""
+    return _id(execute(connection, *_statement("push", queue, payload, options)))
 
 
 async def push_async(connection: Any, queue: str, payload: Any = {}, **options: Unpack[PushOptions]) -> int:
     """The same on an asynchronous connection."""
-    return int((await execute_async(connection, *_statement("push", queue, payload, options)))[0][0])
+    return _id(await execute_async(connection, *_statement("push", queue, payload, options)))
 
 
 def push_many(connection: Any, queue: str, payloads: Iterable[Any], **options: Unpack[PushManyOptions]) -> list[int]:
-    """Adds a task for each payload: all of them or none. Returns the ids in the order of the payloads."""
+    """Adds a task for each payload: all of them or none. Returns the ids in the order of the payloads, without
+    those of tasks that a trigger of yours has suppressed."""
     rows = execute(connection, *_statement("push_many", queue, list(payloads), options))
     return [row[0] for row in rows]
 
@@ -88,6 +91,15 @@ _PARAMETERS = {
     "lease": "interval", "timeout": "interval", "start_by": "timestamptz", "ttl": "interval", "weight": "integer",
     "batch": "bigint", "keys": "text[]", "group_keys": "text[]",
 }  # fmt: skip
+
+
+
+def _id(rows: Sequence[Sequence[Any]]) -> int:
+    id = rows[0][0]
+    if id is None:
+        raise RuntimeError("a trigger on queue.tasks has suppressed the task")
+    return int(id)
+
 
 _KNOWN = PushManyOptions.__annotations__.keys()
 

@@ -41,15 +41,19 @@ const TYPES: Record<string, string> = {
 };
 const TYPES_OF_MANY: Record<string, string> = { ...TYPES, keys: "text[]", group_keys: "text[]" };
 
-/** Adds a task and returns its id. The connection may be in a transaction. */
+/** Adds a task and returns its id. The connection may be in a transaction. Throws if a trigger of yours on queue.tasks has
+ *  suppressed the task. */
 export async function push(
   connection: Queryable, queue: string, payload?: unknown, options?: PushOptions,
 ): Promise<string> {
   const rows = await send(connection, pushStatement(queue, payload, options));
-  return rows[0]!.id;
+  const id: string | null = rows[0]!.id;
+  if (id === null) throw new Error("a trigger on queue.tasks has suppressed the task");
+  return id;
 }
 
-/** Adds a task for each payload, all or none, and returns their ids in the same order. */
+/** Adds a task for each payload, all or none, and returns their ids in the same order, without those of tasks that a
+ *  trigger of yours has suppressed. */
 export async function pushMany(
   connection: Queryable, queue: string, payloads: readonly unknown[], options?: PushManyOptions,
 ): Promise<string[]> {

@@ -249,6 +249,14 @@ fn a_task_is_pushed_run_now_and_reprioritised_and_the_form_keeps_what_was_typed(
     // A key that is taken is an error, and not the id of another task.
     let again = dashboard.act("{\"action\": \"push\", \"target\": \"invoices\", \"key\": \"k-1\"}");
     assert_eq!(again.json()["problem"]["sqlstate"], "QX004", "{}", again.body);
+    run(
+        &mut client,
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW
+            WHEN (NEW.key = 'unwanted') EXECUTE FUNCTION suppress()",
+    );
+    let none = dashboard.act("{\"action\": \"push\", \"target\": \"invoices\", \"key\": \"unwanted\"}");
+    assert!(none.body.contains("suppressed the task"), "{}", none.body);
 
     browser.open(&dashboard.page(&format!("task?id={task}")));
     browser.click("[data-action=reprioritise]");

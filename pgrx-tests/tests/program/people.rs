@@ -103,6 +103,15 @@ fn push_reads_standard_input() {
     assert!(bad.errors.contains("2000 tasks"), "{}", bad.errors);
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE kind = 'bad'"), 2000);
     assert_eq!(pushed(&["--lines"], "").text(), "0 tasks");
+
+    run(
+        &mut client,
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW
+            WHEN (NEW.kind = 'unwanted') EXECUTE FUNCTION suppress()",
+    );
+    pushed(&["1", "--kind", "unwanted"], "").refusal(1, "suppressed");
+    assert_eq!(pushed(&["--lines", "--kind", "unwanted"], "1\n2\n").text(), "0 tasks");
 }
 
 #[test]

@@ -217,6 +217,15 @@ test("a refused push reports its SQLSTATE", async () => {
   await assert.rejects(push(db, "no such queue"), { code: "QX002" });
 });
 
+test("a push that a trigger suppresses is an error", () => rolledBack(async () => {
+  const queue = await newQueueInTransaction();
+  await db.query(`
+    CREATE FUNCTION pg_temp.suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+    CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION pg_temp.suppress()`);
+  await assert.rejects(push(db, queue, 1), /suppressed the task/);
+  assert.deepEqual(await pushMany(db, queue, [1, 2]), []);
+}));
+
 // Running tasks in a test
 
 test("drain runs all due tasks in the transaction, with each outcome", () => rolledBack(async () => {

@@ -42,6 +42,7 @@ const RELATIONS: &[(&str, &str, &str, &str, &str)] = &[
     ("queue.failing_schedules", "",  "",     "r",      "r"),
     ("queue.failing_handlers", "",   "",     "r",      "r"),
     ("queue.due_schedules", "",      "",     "r",      "r"),
+    ("queue.delayed_events", "",     "",     "r",      "r"),
     ("queue.tasks_id_seq", "U",      "",     "U",      ""),
     // In the SQL-only edition.
     ("queue.maintained",   "",       "",     "r",      "r"),

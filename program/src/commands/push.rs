@@ -84,7 +84,8 @@ pub async fn run(session: &Session, options: Push) -> Result<ExitCode, Failure> 
         vec![(&options.queue, Type::TEXT), (&payload, Type::TEXT)];
     arguments.extend(given.values());
     let rows = session.rows(&query, &arguments).await?;
-    let id: i64 = rows[0].get(0);
+    let id: Option<i64> = rows[0].get(0);
+    let id = id.ok_or_else(|| Failure::new("a trigger on queue.tasks has suppressed the task"))?;
     output::print(&if options.output.json { format!("{}\n", json!({"id": id})) } else { format!("{id}\n") })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -132,14 +133,15 @@ async fn lines(session: &Session, options: &Push, given: &Given) -> Result<ExitC
         let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> =
             vec![(&options.queue, Type::TEXT), (&payloads, Type::TEXT_ARRAY)];
         arguments.extend(given.values());
-        session.rows(&query, &arguments).await.map_err(|failure| {
+        let added = session.rows(&query, &arguments).await.map_err(|failure| {
             let hint = format!(
                 "{pushed} tasks have been added, from the lines before line {}.",
                 number + 1 - payloads.len()
             );
             Failure { detail: failure.detail.clone().or(Some(hint)), ..failure }
         })?;
-        pushed += payloads.len();
+        // A trigger can have suppressed some.
+        pushed += added.len();
         if shows_progress {
             eprint!("\r{pushed} tasks");
         }

@@ -162,3 +162,14 @@ class Push(Case):
         with self.assertRaisesRegex(psycopg.Error, "does not exist") as raised:
             push(self.db, "no such queue")
         self.assertEqual(raised.exception.sqlstate, "QX002")
+
+    def test_a_push_that_a_trigger_suppresses_raises(self):
+        with psycopg.connect(URL) as connection:
+            connection.execute("""
+                CREATE FUNCTION pg_temp.suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+                CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW
+                    WHEN (NEW.kind = 'unwanted') EXECUTE FUNCTION pg_temp.suppress()""")
+            with self.assertRaisesRegex(RuntimeError, "suppressed the task"):
+                push(connection, self.queue, kind="unwanted")
+            self.assertEqual(push_many(connection, self.queue, [1, 2], kind="unwanted"), [])
+            connection.rollback()
