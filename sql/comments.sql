@@ -75,8 +75,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, claimed_at, at (when it '
-    'ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed, or with the reason why the task ended without one: attempt, '
+    'claimed_at, at (when it ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -157,7 +157,8 @@ COMMENT ON COLUMN queue.dependencies.task_id IS 'The id of the task that waits.'
 COMMENT ON COLUMN queue.dependencies.queue IS 'The queue of the task that waits.';
 COMMENT ON COLUMN queue.dependencies.predecessor_id IS 'The id of the task that it waits for.';
 COMMENT ON COLUMN queue.dependencies.outcome IS
-    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended.';
+    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended, or if the task that '
+    'waits was not notified yet.';
 COMMENT ON COLUMN queue.dependencies.on_failure IS
     'What happens to the waiting task if the predecessor fails or is cancelled: cancel, fail or continue; null for the '
     'callback of a batch.';

@@ -198,8 +198,9 @@ FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NUL
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY w.worker, w.queue;
 
--- A row for each task that another one waits for. What the other one waits for is part of the push that its queue's
--- operator can see, so its rights decide.
+-- A row for each task that another one waits for. The right on the queue of the one that waits decides: who pushed it, or
+-- added tasks to its batch, had a right on the queues of the others. A task that waits
+-- until a time at most is queued; it does not wait any longer once it was claimed again, which changes its token.
 CREATE VIEW queue.dependencies WITH (security_barrier) AS
 SELECT d.task_id,
        t.queue,
@@ -208,8 +209,10 @@ SELECT d.task_id,
        nullif(d.on_failure, 'batch') AS on_failure,
        d.on_failure = 'batch' AS is_batch
 FROM queue_internal.dependencies AS d
-JOIN queue.tasks AS t ON t.id = d.task_id AND t.state IN ('waiting', 'queued')
-WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
+JOIN queue.tasks AS t ON t.id = d.task_id
+WHERE (t.state = 'waiting'
+       OR t.state = 'queued' AND EXISTS (SELECT FROM queue_internal.awaits AS a WHERE a.task_id = t.id AND a.token = t.token))
+  AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
 
 -- The counts are columns of their own, so that a query which does not read them does not count.
 CREATE VIEW queue.batches WITH (security_barrier) AS

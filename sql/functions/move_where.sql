@@ -19,7 +19,7 @@ $$;
 COMMENT ON PROCEDURE queue.move_where IS
 'Moves the tasks that match a filter and are not running to another queue. They keep their ids, priorities, times and
 keys. A task whose key another task has there stays where it is. Commits after each batch if it is called outside a
-transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+transaction block. Skips tasks that another transaction has locked, and waits for one that is taking a key. Changes only tasks of queues on which the caller
 has the operator''s right.
 
 - filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting),

@@ -19,7 +19,7 @@ $$;
 COMMENT ON PROCEDURE queue.redrive_where IS
 'Puts the dead letters that match a filter back into their queues, or into another one, each as queue.retry does. A
 dead letter whose key another task has stays where it is. Commits after each batch if it is called outside a
-transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+transaction block. Skips tasks that another transaction has locked, and waits for one that is taking a key. Changes only tasks of queues on which the caller
 has the operator''s right.
 
 - filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (failed), older_than and

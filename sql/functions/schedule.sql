@@ -81,8 +81,8 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - queue: name of the queue.
 - payload: the payload of each task, any JSON value; with the options at most 1 MB of text. Default {}.
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
-- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none
-  that is more than two minutes late), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
+- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none,
+  except the latest one if it is at most two minutes late), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
   timeout, ttl, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 

@@ -8180,8 +8180,9 @@ FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NUL
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 GROUP BY w.worker, w.queue;
 
--- A row for each task that another one waits for. What the other one waits for is part of the push that its queue's
--- operator can see, so its rights decide.
+-- A row for each task that another one waits for. The right on the queue of the one that waits decides: who pushed it, or
+-- added tasks to its batch, had a right on the queues of the others. A task that waits
+-- until a time at most is queued; it does not wait any longer once it was claimed again, which changes its token.
 CREATE VIEW queue.dependencies WITH (security_barrier) AS
 SELECT d.task_id,
        t.queue,
@@ -8190,8 +8191,10 @@ SELECT d.task_id,
        nullif(d.on_failure, 'batch') AS on_failure,
        d.on_failure = 'batch' AS is_batch
 FROM queue_internal.dependencies AS d
-JOIN queue.tasks AS t ON t.id = d.task_id AND t.state IN ('waiting', 'queued')
-WHERE coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
+JOIN queue.tasks AS t ON t.id = d.task_id
+WHERE (t.state = 'waiting'
+       OR t.state = 'queued' AND EXISTS (SELECT FROM queue_internal.awaits AS a WHERE a.task_id = t.id AND a.token = t.token))
+  AND coalesce(t.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
 
 -- The counts are columns of their own, so that a query which does not read them does not count.
 CREATE VIEW queue.batches WITH (security_barrier) AS
@@ -11213,8 +11216,8 @@ next run if cron and timezone are the same. Needs the operator''s right on the q
 - queue: name of the queue.
 - payload: the payload of each task, any JSON value; with the options at most 1 MB of text. Default {}.
 - timezone: a name from pg_timezone_names, whose local time the expression uses. Default UTC.
-- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none
-  that is more than two minutes late), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
+- options: a JSON object. Default {}. missed_runs says what happens with runs that nothing ran in time: skip (none,
+  except the latest one if it is at most two minutes late), once (one task, for the latest; the default), all (one task for each). The others are arguments of queue.push
   for each task: priority, delay, key, on_duplicate, group_key, max_attempts, headers, kind, lease,
   timeout, ttl, weight. If a limit of the queue is later lowered below weight, the tasks use up the whole limit.
 
@@ -11444,7 +11447,7 @@ $$;
 COMMENT ON PROCEDURE queue.redrive_where IS
 'Puts the dead letters that match a filter back into their queues, or into another one, each as queue.retry does. A
 dead letter whose key another task has stays where it is. Commits after each batch if it is called outside a
-transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+transaction block. Skips tasks that another transaction has locked, and waits for one that is taking a key. Changes only tasks of queues on which the caller
 has the operator''s right.
 
 - filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (failed), older_than and
@@ -11513,7 +11516,7 @@ $$;
 COMMENT ON PROCEDURE queue.move_where IS
 'Moves the tasks that match a filter and are not running to another queue. They keep their ids, priorities, times and
 keys. A task whose key another task has there stays where it is. Commits after each batch if it is called outside a
-transaction block. Skips tasks that another transaction has locked. Changes only tasks of queues on which the caller
+transaction block. Skips tasks that another transaction has locked, and waits for one that is taking a key. Changes only tasks of queues on which the caller
 has the operator''s right.
 
 - filter: a JSON object; a task has to match all of its options: queue, kind, worker, state (queued, scheduled, waiting),
@@ -12287,8 +12290,8 @@ COMMENT ON COLUMN queue.tasks.headers IS 'A JSON object with metadata: request i
 COMMENT ON COLUMN queue.tasks.payload IS 'What the worker is to do, as the producer pushed it.';
 COMMENT ON COLUMN queue.tasks.progress IS 'What the worker last passed to queue.extend() as progress.';
 COMMENT ON COLUMN queue.tasks.errors IS
-    'An array with an object for each attempt that did not succeed: attempt, claimed_at, at (when it '
-    'ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
+    'An array with an object for each attempt that did not succeed, or with the reason why the task ended without one: attempt, '
+    'claimed_at, at (when it ended), worker, error, and the details that the worker passed to queue.fail(), if any. Of more than twenty, the first ten and the last ten.';
 
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
@@ -12369,7 +12372,8 @@ COMMENT ON COLUMN queue.dependencies.task_id IS 'The id of the task that waits.'
 COMMENT ON COLUMN queue.dependencies.queue IS 'The queue of the task that waits.';
 COMMENT ON COLUMN queue.dependencies.predecessor_id IS 'The id of the task that it waits for.';
 COMMENT ON COLUMN queue.dependencies.outcome IS
-    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended.';
+    'How the predecessor ended: completed, failed, cancelled or purged; null if it has not ended, or if the task that '
+    'waits was not notified yet.';
 COMMENT ON COLUMN queue.dependencies.on_failure IS
     'What happens to the waiting task if the predecessor fails or is cancelled: cancel, fail or continue; null for the '
     'callback of a batch.';
