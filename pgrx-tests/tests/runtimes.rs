@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use queue_ext_tests::cluster::signal;
 use queue_ext_tests::{Cluster, PgBouncer, Settings, languages, pgbouncer};
-use stage::each;
+use stage::{Stage, each, each_sql_only};
 
 const SERVER: Settings = Settings { preload: true, extra: "max_connections = 200" };
 
@@ -34,38 +34,45 @@ fn a_worker_runs_a_hundred_tasks_at_a_time() {
 
 #[test]
 fn results_and_failures_are_reported_as_the_handler_says() {
-    each("runtimes-outcomes", &SERVER, |stage| {
-        let worker = stage.start(&[]);
-        for kind in ["plain", "raise", "retry", "discard", "snooze", "unheard of"] {
-            stage.push(2, kind, r#"{"n": 7, "seconds": 0.1}"#);
-        }
-        stage.eventually("all have ended", |stage| stage.live() == 0);
-        let dead = "SELECT count(*) FROM queue.dead_letters WHERE queue = $1 AND kind";
-        let done = "SELECT count(*) FROM queue.history WHERE queue = $1 AND state = 'completed' AND kind";
-        assert_eq!(stage.ask(&format!("{done} = 'plain' AND result = '{{\"n\": 7}}' AND attempt = 1")), 2);
-        assert_eq!(
-            stage.ask(&format!("{done} = 'retry' AND attempt = 2 AND errors -> 0 ->> 'error' ~ 'later'")),
-            2
-        );
-        assert_eq!(stage.ask(&format!("{done} = 'snooze' AND attempt = 1")), 2);
-        assert_eq!(stage.count("snoozed"), 2);
-        assert_eq!(
-            stage.ask(&format!("{dead} = 'raise' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'boom'")),
-            2
-        );
-        assert_eq!(
-            stage.ask(&format!("{dead} = 'discard' AND attempt = 1 AND errors -> 0 ->> 'error' ~ 'never'")),
-            2
-        );
-        assert_eq!(
-            stage.ask(&format!(
-                "{dead} = 'unheard of' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'unheard of'"
-            )),
-            2
-        );
-        assert_eq!(stage.ask(&format!("{dead} IS NOT NULL")), 6);
-        worker.stop();
-    });
+    each("runtimes-outcomes", &SERVER, outcomes_are_reported);
+}
+
+#[test]
+fn results_and_failures_are_reported_in_the_sql_only_edition() {
+    each_sql_only("runtimes-outcomes", outcomes_are_reported);
+}
+
+fn outcomes_are_reported(stage: &Stage) {
+    let worker = stage.start(&[]);
+    for kind in ["plain", "raise", "retry", "discard", "snooze", "unheard of"] {
+        stage.push(2, kind, r#"{"n": 7, "seconds": 0.1}"#);
+    }
+    stage.eventually("all have ended", |stage| stage.live() == 0);
+    let dead = "SELECT count(*) FROM queue.dead_letters WHERE queue = $1 AND kind";
+    let done = "SELECT count(*) FROM queue.history WHERE queue = $1 AND state = 'completed' AND kind";
+    assert_eq!(stage.ask(&format!("{done} = 'plain' AND result = '{{\"n\": 7}}' AND attempt = 1")), 2);
+    assert_eq!(
+        stage.ask(&format!("{done} = 'retry' AND attempt = 2 AND errors -> 0 ->> 'error' ~ 'later'")),
+        2
+    );
+    assert_eq!(stage.ask(&format!("{done} = 'snooze' AND attempt = 1")), 2);
+    assert_eq!(stage.count("snoozed"), 2);
+    assert_eq!(
+        stage.ask(&format!("{dead} = 'raise' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'boom'")),
+        2
+    );
+    assert_eq!(
+        stage.ask(&format!("{dead} = 'discard' AND attempt = 1 AND errors -> 0 ->> 'error' ~ 'never'")),
+        2
+    );
+    assert_eq!(
+        stage.ask(&format!(
+            "{dead} = 'unheard of' AND attempt = 3 AND errors -> 0 ->> 'error' ~ 'unheard of'"
+        )),
+        2
+    );
+    assert_eq!(stage.ask(&format!("{dead} IS NOT NULL")), 6);
+    worker.stop();
 }
 
 #[test]

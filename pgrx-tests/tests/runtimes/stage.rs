@@ -9,7 +9,7 @@ use std::time::Duration;
 use postgres::Client;
 use queue_ext_tests::cluster::{bindir, signal};
 use queue_ext_tests::languages::{self, Start};
-use queue_ext_tests::{Cluster, Settings, built, eventually};
+use queue_ext_tests::{Cluster, Edition, Settings, built, eventually};
 
 /// How long to wait for a worker on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -45,14 +45,19 @@ fn queue_work(script: &Path) -> Option<Start> {
 
 /// Plays one test with each runtime, one after the other, each on a queue of its own.
 pub fn each(server: &str, settings: &Settings, play: impl Fn(&Stage)) {
-    let cluster = RefCell::new(Cluster::start_with(server, settings));
-    let mut client = cluster.borrow().connect();
-    client
-        .batch_execute(
-            "CREATE EXTENSION queue_ext;
-             CREATE TABLE effects (task bigint, token bigint, what text, at timestamptz DEFAULT clock_timestamp())",
-        )
-        .expect("set up");
+    each_on(Cluster::start_with(server, settings), Edition::FastPath, play);
+}
+
+/// The same with the SQL-only edition.
+pub fn each_sql_only(server: &str, play: impl Fn(&Stage)) {
+    each_on(Edition::SqlOnly.cluster(server, queue_ext_tests::Worker::On), Edition::SqlOnly, play);
+}
+
+fn each_on(cluster: Cluster, edition: Edition, play: impl Fn(&Stage)) {
+    edition.install(&cluster, "postgres");
+    let effects = "CREATE TABLE effects (task bigint, token bigint, what text, at timestamptz DEFAULT clock_timestamp())";
+    cluster.connect().batch_execute(effects).expect("a table for effects");
+    let cluster = RefCell::new(cluster);
     for runtime in RUNTIMES {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes");
         let Some(start) = (runtime.start)(&folder.join(runtime.program)) else {
