@@ -371,9 +371,12 @@ fn a_command_that_the_service_manager_ends_with_the_worker_costs_no_attempt() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let (cluster, mut client) = start("second");
-    let mut worker = Worker::start(&cluster, &["mail", "--", "bash", "-c", "trap '' TERM; sleep 303"]);
+    let word = format!("303.{}", std::process::id());
+    let mut worker =
+        Worker::start(&cluster, &["mail", "--", "bash", "-c", &format!("trap '' TERM; sleep {word}")]);
     let id = push(&mut client, &json!(1));
-    eventually("it runs", SOON, || running(&mut client) == 1);
+    // Not only claimed: a task whose command has not begun is given back at the first signal.
+    eventually("it runs", SOON, || program::processes_with(&word) == 1);
     let began = Instant::now();
     worker.signal(libc::SIGTERM);
     eventually("it waits", SOON, || worker.log().contains("waiting for handlers"));
