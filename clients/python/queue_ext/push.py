@@ -92,6 +92,7 @@ _PARAMETERS = {
     "batch": "bigint", "keys": "text[]", "group_keys": "text[]",
 }  # fmt: skip
 
+_KNOWN = PushManyOptions.__annotations__.keys()
 
 
 def _id(rows: Sequence[Sequence[Any]]) -> int:
@@ -99,9 +100,6 @@ def _id(rows: Sequence[Sequence[Any]]) -> int:
     if id is None:
         raise RuntimeError("a trigger on queue.tasks has suppressed the task")
     return int(id)
-
-
-_KNOWN = PushManyOptions.__annotations__.keys()
 
 
 def _statement(function: str, queue: str, payload: Any, options: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

@@ -27,9 +27,11 @@ export interface PushManyOptions extends PushOptions {
     keys?: readonly (string | null)[] | null | undefined;
     group_keys?: readonly (string | null)[] | null | undefined;
 }
-/** Adds a task and returns its id. The connection may be in a transaction. */
+/** Adds a task and returns its id. The connection may be in a transaction. Throws if a trigger of yours on queue.tasks has
+ *  suppressed the task. */
 export declare function push(connection: Queryable, queue: string, payload?: unknown, options?: PushOptions): Promise<string>;
-/** Adds a task for each payload, all or none, and returns their ids in the same order. */
+/** Adds a task for each payload, all or none, and returns their ids in the same order, without those of tasks that a
+ *  trigger of yours has suppressed. */
 export declare function pushMany(connection: Queryable, queue: string, payloads: readonly unknown[], options?: PushManyOptions): Promise<string[]>;
 /** The statement of a push, for libraries that `push` does not know. It returns one row with the column `id`. */
 export declare function pushStatement(queue: string, payload?: unknown, options?: PushOptions): Statement;

@@ -7,12 +7,17 @@ const TYPES = {
     start_by: "timestamptz", ttl: "interval", weight: "integer", batch: "bigint",
 };
 const TYPES_OF_MANY = { ...TYPES, keys: "text[]", group_keys: "text[]" };
-/** Adds a task and returns its id. The connection may be in a transaction. */
+/** Adds a task and returns its id. The connection may be in a transaction. Throws if a trigger of yours on queue.tasks has
+ *  suppressed the task. */
 export async function push(connection, queue, payload, options) {
     const rows = await send(connection, pushStatement(queue, payload, options));
-    return rows[0].id;
+    const id = rows[0].id;
+    if (id === null)
+        throw new Error("a trigger on queue.tasks has suppressed the task");
+    return id;
 }
-/** Adds a task for each payload, all or none, and returns their ids in the same order. */
+/** Adds a task for each payload, all or none, and returns their ids in the same order, without those of tasks that a
+ *  trigger of yours has suppressed. */
 export async function pushMany(connection, queue, payloads, options) {
     const rows = await send(connection, pushManyStatement(queue, payloads, options));
     return rows.map((row) => row.id);
