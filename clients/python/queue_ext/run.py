@@ -30,6 +30,7 @@ _UNREPORTED = 10  # times the concurrency: with so many reports on their way, no
 _WAIT = "30 seconds"  # after that a waiting worker claims again
 _LONGEST_PAUSE = 0.2  # between claims after waits that ended for nothing
 _GRACE = 5.0  # seconds for handlers to heed the stop signal, and then for the last reports
+_CLAIM_GRACE, _CANCEL_GRACE = 3.0, 1.0  # for a claim when the worker stops, and for its end after it is cancelled
 
 _FATAL = ("QX002", "42501")  # no such queue, or no right on it: no retry helps
 # As long as no claim has succeeded also: no extension, database or role, and arguments that are not valid.
@@ -110,6 +111,8 @@ class Run:
             if not self._hurry:
                 self._await_end(_GRACE)
             self._release_running()
+        if self._hurry:
+            self._claim_ended.wait(_CANCEL_GRACE)
         if self._unreported == 0:
             self._gave_up.set()  # there is no reason to wait for connections
         self._acknowledger.end()
@@ -214,10 +217,13 @@ class Run:
             self._waiting = False
 
     def _interrupt(self) -> None:
-        """Ends the wait of the claiming thread. Repeated, since a request that comes before the wait has no effect."""
+        """Ends the wait of the claiming thread, and a claim that takes long: if it waits for a lock, it would take tasks later,
+        for nobody. Repeated, since a request that comes before the statement has no effect."""
+        until = time.monotonic() + _CLAIM_GRACE  # the tasks of a claim can be given back
         while not self._claim_ended.is_set():
             connection = self._link.connection
-            if self._waiting and connection is not None:
+            is_late = self._hurry or time.monotonic() > until
+            if (self._waiting or is_late) and connection is not None:
                 with contextlib.suppress(psycopg.Error):
                     connection.cancel()
             self._claim_ended.wait(0.05)

@@ -65,8 +65,8 @@ export class Connection {
     /** Asks the server to cancel the statement that is running. It may come too late, or too early. */
     cancel() {
         const client = this.#client;
-        if (client === undefined)
-            return;
+        if (!client?.processID)
+            return; // It is not open yet.
         try {
             const other = new pg.Client(this.#config);
             const wire = other.connection;

@@ -14,8 +14,10 @@ import { delayText, send } from "./sql.js";
 import { Task } from "./task.js";
 /** How long handlers have after the signal "shutdown", and then the acknowledgements, in seconds. */
 const GRACE = 5;
-/** How long the answer to a claim that was sent before the stop is waited for, in seconds: its tasks can be given back. */
+/** How long the answer to a claim that was sent before the stop is waited for, in seconds: its tasks can be given back. Then
+ *  the claim is cancelled so many times, every tenth of a second. */
 const CLAIM_GRACE = 3;
+const CLAIM_CANCELS = 10;
 const FLUSH = 10;
 export class Worker {
     /** Resolves when the first claim has succeeded. */
@@ -82,7 +84,6 @@ export class Worker {
             this.#forget(tasks);
             this.#changed();
         });
-        this.#hurry.signal.addEventListener("abort", () => claims.drop());
         const stop = () => this.stop();
         const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
         for (const signal of signals)
@@ -90,7 +91,12 @@ export class Worker {
         const claiming = this.#claimUntilStopped(claims, reports).catch((error) => this.#fail(error));
         if (!this.#stopping.signal.aborted)
             await once(this.#stopping.signal, "abort");
-        await within(CLAIM_GRACE, claiming, this.#hurry.signal);
+        let ended = await within(CLAIM_GRACE, claiming, this.#hurry.signal);
+        // A claim that waits for a lock would take tasks later, for nobody. The request may arrive before the claim does.
+        for (let left = CLAIM_CANCELS; left > 0 && !ended; left--) {
+            claims.cancel();
+            ended = await within(0.1, claiming);
+        }
         claims.drop();
         await this.#shutDown();
         reports.drop();
@@ -166,6 +172,8 @@ export class Worker {
             catch (error) {
                 if (isPermanent(error, claims.opened && reports.opened, this.#claimed))
                     throw error;
+                if (stop.aborted)
+                    break;
                 this.#outages.failed("claim", describe(error));
                 await backoff(attempt++, 10, stop);
             }
@@ -280,12 +288,14 @@ export class Worker {
             this.#options.logger.warn(`queue_ext: could not report the ends of ${count} tasks; their leases will expire`);
     }
 }
-/** Waits for a promise, but not longer, and not after the signal. */
+/** Waits for a promise, but not longer, and not after the signal. Returns whether the promise has resolved. */
 async function within(seconds, promise, signal) {
     const timer = new AbortController();
     const either = signal ? AbortSignal.any([timer.signal, signal]) : timer.signal;
-    await Promise.race([promise, sleep(Math.min(seconds * 1000, LONGEST), undefined, { signal: either }).catch(() => { })]);
+    const pause = sleep(Math.min(seconds * 1000, LONGEST), undefined, { signal: either });
+    const resolved = await Promise.race([promise.then(() => true), pause.then(() => false, () => false)]);
     timer.abort();
+    return resolved;
 }
 /** Errors that no repetition helps. Once the worker has claimed something, its configuration was right. */
 function isPermanent(error, connected, claimed) {

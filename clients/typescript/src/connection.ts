@@ -82,7 +82,7 @@ export class Connection {
   /** Asks the server to cancel the statement that is running. It may come too late, or too early. */
   cancel(): void {
     const client = this.#client as any;
-    if (client === undefined) return;
+    if (!client?.processID) return; // It is not open yet.
     try {
       const other = new pg.Client(this.#config) as any;
       const wire = other.connection;

@@ -38,8 +38,10 @@ export interface WorkerOptions {
 
 /** How long handlers have after the signal "shutdown", and then the acknowledgements, in seconds. */
 const GRACE = 5;
-/** How long the answer to a claim that was sent before the stop is waited for, in seconds: its tasks can be given back. */
+/** How long the answer to a claim that was sent before the stop is waited for, in seconds: its tasks can be given back. Then
+ *  the claim is cancelled so many times, every tenth of a second. */
 const CLAIM_GRACE = 3;
+const CLAIM_CANCELS = 10;
 const FLUSH = 10;
 
 export class Worker {
@@ -113,13 +115,17 @@ export class Worker {
       this.#forget(tasks);
       this.#changed();
     });
-    this.#hurry.signal.addEventListener("abort", () => claims.drop());
     const stop = () => this.stop();
     const signals = this.#options.signals && isMainThread ? ["SIGTERM", "SIGINT"] : [];
     for (const signal of signals) process.on(signal, stop);
     const claiming = this.#claimUntilStopped(claims, reports).catch((error) => this.#fail(error));
     if (!this.#stopping.signal.aborted) await once(this.#stopping.signal, "abort");
-    await within(CLAIM_GRACE, claiming, this.#hurry.signal);
+    let ended = await within(CLAIM_GRACE, claiming, this.#hurry.signal);
+    // A claim that waits for a lock would take tasks later, for nobody. The request may arrive before the claim does.
+    for (let left = CLAIM_CANCELS; left > 0 && !ended; left--) {
+      claims.cancel();
+      ended = await within(0.1, claiming);
+    }
     claims.drop();
     await this.#shutDown();
     reports.drop();
@@ -186,6 +192,7 @@ export class Worker {
         if (empty > 3) await backoff(empty - 3, 0.2, stop);
       } catch (error) {
         if (isPermanent(error, claims.opened && reports.opened, this.#claimed)) throw error;
+        if (stop.aborted) break;
         this.#outages.failed("claim", describe(error));
         await backoff(attempt++, 10, stop);
       }
@@ -289,12 +296,14 @@ export class Worker {
   }
 }
 
-/** Waits for a promise, but not longer, and not after the signal. */
-async function within(seconds: number, promise: Promise<void>, signal?: AbortSignal): Promise<void> {
+/** Waits for a promise, but not longer, and not after the signal. Returns whether the promise has resolved. */
+async function within(seconds: number, promise: Promise<void>, signal?: AbortSignal): Promise<boolean> {
   const timer = new AbortController();
   const either = signal ? AbortSignal.any([timer.signal, signal]) : timer.signal;
-  await Promise.race([promise, sleep(Math.min(seconds * 1000, LONGEST), undefined, { signal: either }).catch(() => {})]);
+  const pause = sleep(Math.min(seconds * 1000, LONGEST), undefined, { signal: either });
+  const resolved = await Promise.race([promise.then(() => true), pause.then(() => false, () => false)]);
   timer.abort();
+  return resolved;
 }
 
 /** Errors that no repetition helps. Once the worker has claimed something, its configuration was right. */

@@ -797,6 +797,34 @@ test("a statement without an answer in time is cancelled, so that a claim does n
   connection.drop();
 });
 
+for (const [name, stops] of [["a stop", 1], ["a second stop", 2]]) {
+  test(`${name} cancels a claim that waits for a lock, so that it does not take tasks for nobody later`, async () => {
+    const queue = await newQueue();
+    const ids = await pushMany(db, queue, [1, 2, 3]);
+    const other = new pg.Client({ connectionString: url });
+    await other.connect();
+    await other.query("BEGIN");
+    await other.query("LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE");
+    const sessions = async (more) =>
+      (await db.query(`SELECT FROM pg_stat_activity WHERE application_name = $1 ${more}`, [queue])).rowCount;
+    const warnings = [];
+    try {
+      await working(queue, { name: queue, logger: { info() {}, warn: (text) => warnings.push(text) } }, {}, async (worker) => {
+        await eventually("the claim waits", () => sessions("AND query LIKE '%queue.claim%' AND wait_event_type = 'Lock'"));
+        for (let i = 1; i < stops; i++) worker.stop();
+      });
+    } finally {
+      await other.end(); // and with it the lock
+    }
+    await eventually("its sessions have ended", async () => await sessions("") === 0);
+    for (const id of ids) {
+      const { state, attempt } = await get(id);
+      assert.deepEqual([state, attempt], ["queued", 0]);
+    }
+    assert.deepEqual(warnings, []);
+  });
+}
+
 test("a server that does not answer a claim does not delay the shutdown", { timeout: 60_000 }, async () => {
   const queue = await newQueue();
   const { host, port, user, password, database } = new pg.Client(url);

@@ -8,10 +8,12 @@ import threading
 import time
 import unittest
 
+import psycopg
+
 from queue_ext import Worker
 from queue_ext import push, push_many
 
-from case import await_condition, Case
+from case import await_condition, Case, URL
 
 
 async def nothing(task):
@@ -27,6 +29,28 @@ class Stops(Case):
                 opened = time.monotonic()
         self.assertLess(time.monotonic() - opened, 4)
         self.assertFalse(any("could not be reported" in line for line in logs.output), logs.output)
+
+    def check_claim_that_waits_for_a_lock(self, stops):
+        name = [f"stops {os.getpid()}"]
+        worker = self.worker(name=name[0])
+        ids = push_many(self.db, self.queue, range(3))
+        sessions = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = %s"
+        claims = f"{sessions} AND query LIKE '%%queue.claim%%' AND wait_event_type = 'Lock'"
+        with psycopg.connect(URL) as other:
+            other.execute("LOCK TABLE queue.tasks IN ACCESS EXCLUSIVE MODE")
+            with self.assertNoLogs("queue_ext", "WARNING"), self.running(worker):
+                await_condition(lambda: self.db.execute(claims, name).fetchone()["n"])
+                for _ in range(stops - 1):  # and one more at the end
+                    worker.stop()
+            other.rollback()
+        await_condition(lambda: self.db.execute(sessions, name).fetchone()["n"] == 0)
+        self.assertEqual([(self.get(id)["state"], self.get(id)["attempt"]) for id in ids], [("queued", 0)] * 3)
+
+    def test_a_stop_cancels_a_claim_that_would_take_tasks_for_nobody_later(self):
+        self.check_claim_that_waits_for_a_lock(stops=1)
+
+    def test_a_second_stop_cancels_such_a_claim_at_once(self):
+        self.check_claim_that_waits_for_a_lock(stops=2)
 
     def test_a_run_leaves_no_threads_behind(self):
         before = threading.active_count()
