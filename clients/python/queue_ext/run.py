@@ -224,8 +224,9 @@ class Run:
             connection = self._link.connection
             is_late = self._hurry or time.monotonic() > until
             if (self._waiting or is_late) and connection is not None:
-                with contextlib.suppress(psycopg.Error):
-                    connection.cancel()
+                # While cancel() waits for an answer, no other thread runs. psycopg 3.1 has nothing else.
+                with contextlib.suppress(psycopg.Error, OSError):
+                    getattr(connection, "cancel_safe", connection.cancel)()
             self._claim_ended.wait(0.05)
 
     def _is_fatal(self, error: BaseException) -> bool:

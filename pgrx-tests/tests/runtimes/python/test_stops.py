@@ -1,8 +1,13 @@
 """The worker: how a worker stops, and what it leaves behind."""
 
 import asyncio
+import contextlib
 import os
+import pathlib
 import signal
+import socket
+import socketserver
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +23,49 @@ from case import await_condition, Case, URL
 
 async def nothing(task):
     await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def proxy_that_cancels_nothing():
+    """Leaves requests to cancel a statement without an answer. Yields its URL, and an event that is set by the first of them."""
+    cancelled, over = threading.Event(), threading.Event()
+    server = psycopg.conninfo.conninfo_to_dict(URL)
+
+    def connect():
+        if not server["host"].startswith("/"):
+            return socket.create_connection((server["host"], int(server.get("port", 5432))))
+        to = socket.socket(socket.AF_UNIX)
+        to.connect(f"{server['host']}/.s.PGSQL.{server.get('port', 5432)}")
+        return to
+
+    def pump(source, to):
+        with contextlib.suppress(OSError):
+            try:
+                while data := source.recv(65_536):
+                    if data[4:8] == b"\x04\xd2\x16\x2e":  # the request
+                        cancelled.set()
+                        over.wait(120)
+                        break
+                    to.sendall(data)
+            finally:
+                to.shutdown(socket.SHUT_WR)
+
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self):
+            with connect() as to:
+                back = threading.Thread(target=pump, args=(to, self.request), daemon=True)
+                back.start()
+                pump(self.request, to)
+                back.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        host, port = proxy.server_address
+        try:
+            yield psycopg.conninfo.make_conninfo(URL, host=host, port=port, sslmode="disable", gssencmode="disable"), cancelled
+        finally:
+            over.set()
+            proxy.shutdown()
 
 
 class Stops(Case):
@@ -51,6 +99,22 @@ class Stops(Case):
 
     def test_a_second_stop_cancels_such_a_claim_at_once(self):
         self.check_claim_that_waits_for_a_lock(stops=2)
+
+    @unittest.skipUnless(hasattr(psycopg.Connection, "cancel_safe"), "psycopg before 3.2 blocks all threads meanwhile")
+    def test_a_request_to_cancel_that_is_not_answered_does_not_block_the_process(self):
+        name, program = f"cancels {os.getpid()}", pathlib.Path(__file__).parent.with_name("python_sync.py")
+        waits = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'CALL queue.wait%%'"
+        with proxy_that_cancels_nothing() as (url, cancelled):
+            environment = {"DATABASE_URL": url, "QUEUE": self.queue, "NAME": name, "CONCURRENCY": "1", "HEARTBEAT": "10", "SHUTDOWN": "0"}
+            process = subprocess.Popen([sys.executable, program], env=os.environ | environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                await_condition(lambda: self.db.execute(waits, [name]).fetchone()["n"])
+                process.terminate()
+                self.assertTrue(cancelled.wait(30))
+                self.assertEqual(process.wait(30), 0)
+            finally:
+                process.kill()
+                process.wait()
 
     def test_a_run_leaves_no_threads_behind(self):
         before = threading.active_count()
