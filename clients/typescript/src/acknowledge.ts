@@ -15,8 +15,11 @@ export interface Ended {
   outcome: Outcome;
 }
 
-/** The SQLSTATE of a statement that has waited too long for a lock. */
+/** The SQLSTATE of a statement that has waited too long for a lock, and how long that is: of many reports, and of one that
+ *  may be the reason. */
 const LOCKED = "55P03";
+const LOCK_TIMEOUT = "1s";
+const LOCK_TIMEOUT_ALONE = "50ms";
 const LARGEST_BATCH = 1000;
 /** About how many characters one statement has at most, unless a single report is longer. */
 const LARGEST_STATEMENT = 8_000_000;
@@ -105,11 +108,14 @@ export class Acknowledger {
         const suspect = sent && (lost ? code === "08P01" || tries > 1
           : /^(57014|53200|55P03)$/.test(code) || !/^(3F|40|42|53|55|57|58)/.test(code));
         if (refused || suspect) {
-          const half = group.length >> 1;
           const [single] = group as [Ended];
-          if (half > 0) {
-            await this.#send(group.slice(0, half), repeated);
-            return this.#send(group.slice(half), repeated);
+          if (group.length > 1) {
+            // The tasks of a group that are locked wait alone. For all else, the one that is at fault is searched for.
+            const size = code === LOCKED ? 1 : (group.length + 1) >> 1;
+            for (let start = 0; start < group.length; start += size) {
+              await this.#send(group.slice(start, start + size), repeated);
+            }
+            return;
           }
           // A lost connection is more likely an outage, unless the report is very long.
           const large = lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
@@ -128,7 +134,7 @@ export class Acknowledger {
 
   /** Returns the ids of the tasks whose report was accepted. */
   async #report(group: Ended[]): Promise<Set<string>> {
-    const statements = acknowledgement(group, "1s");
+    const statements = acknowledgement(group, group.length > 1 ? LOCK_TIMEOUT : LOCK_TIMEOUT_ALONE);
     let rows: Row[] = [];
     for (const { text, values } of statements) rows = await this.connection.query(text, values);
     return new Set(rows.map((row) => row.id));

@@ -286,7 +286,11 @@ export class Worker {
     await within(this.#options.shutdownTimeout, idle(), this.#hurry.signal);
     for (const task of this.#running) task.stop("shutdown");
     if (this.#running.size > 0) await within(GRACE, idle(), this.#hurry.signal);
-    for (const task of this.#running) this.#acknowledger.add(task, RELEASED);
+    for (const task of this.#running) {
+      // A report would wait for the transaction in which the handler has completed the task.
+      if (task.completed) this.#forget([task]);
+      else this.#acknowledger.add(task, RELEASED);
+    }
     this.#running.clear();
     this.#changed();
     await within(FLUSH, this.#acknowledger.flush());

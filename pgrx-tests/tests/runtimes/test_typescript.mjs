@@ -651,6 +651,21 @@ test("progress that is set just before the end of the attempt reaches the next o
   assert.deepEqual(found, [null, { page: 1 }, { page: 2 }]);
 });
 
+test("the reports of a group with a locked task are sent one by one, and then wait for a short time only", async () => {
+  const sizes = [];
+  const timeouts = new Set();
+  let tries = 3;
+  const stored = await reported(Array(8).fill("a"), ([ids, , timeout]) => {
+    const group = ids.match(/\d+/g);
+    sizes.push(group.length);
+    timeouts.add(`${group.length > 1} ${timeout}`);
+    return group.includes("5") && tries-- > 0 && "55P03";
+  });
+  assert.equal(Object.keys(stored).length, 8);
+  assert.deepEqual(sizes, [8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+  assert.deepEqual([...timeouts], ["true 1s", "false 50ms"]);
+});
+
 for (const [name, connection] of [["", url], [", with a statement timeout", impatient(300)]]) {
   test(`a report whose task is locked does not delay those of others${name}`, () => checkLockedReport(connection));
 }
@@ -706,6 +721,32 @@ test("a cancelled handler that locks its task delays no reports", async () => {
     await untilState(id, "cancelled");
   });
   await own.end();
+});
+
+test("a worker that ends leaves alone a task whose completion is not committed yet", async () => {
+  const queue = await newQueue();
+  const id = await push(db, queue, {}, { kind: "completes" });
+  const own = new pg.Client({ connectionString: url });
+  await own.connect();
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  const warnings = [];
+  await working(queue, { shutdownTimeout: 0, logger: { info() {}, warn: (text) => warnings.push(text) } }, {
+    completes: async (task) => {
+      await own.query("BEGIN");
+      await task.complete(own, "late");
+      end();
+      await new Promise(() => {});
+    },
+  }, async (worker) => {
+    await ended;
+    worker.stop(); // And again at the end.
+  });
+  assert.deepEqual(warnings, []);
+  await own.query("COMMIT");
+  await own.end();
+  const { state, result } = await get(id);
+  assert.deepEqual([state, result], ["completed", "late"]);
 });
 
 test("the signal has the reason: cancelled, lost, shutdown", async () => {
