@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Sequence
 import psycopg
 from psycopg.errors import LockNotAvailable
 
+from .caller import sqlstate
 from .connection import (
     GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_server, is_about_values, is_long, is_too_large,
 )  # fmt: skip
@@ -84,8 +85,10 @@ class Acknowledger:
             last = last or None in reports
             for report in filter(None, reports):
                 outcome = report[1]
-                # A transaction that has completed a task may have locked it: its report must not delay others.
-                key: tuple[object, ...] = (outcome.verb, outcome.delay, outcome.permanent, report[0].completed)
+                # A transaction that has completed a task may have locked it. Such a report must not delay others, and neither
+                # must one that was not accepted at first.
+                is_slow = (report[0].completed, report[0].is_late)
+                key: tuple[object, ...] = (outcome.verb, outcome.delay, outcome.permanent, is_slow)
                 if outcome.verb == "cancel":  # which has no statement for many tasks
                     key += (report[0].id,)
                 groups.setdefault(key, []).append(report)
@@ -112,6 +115,7 @@ class Acknowledger:
 
     def _send(self, group: list[Report], repeated: bool = False) -> None:
         tries = 0
+        is_late = all(task.is_late for task, _ in group)
 
         def use(connection: Connection) -> set[int]:
             nonlocal tries
@@ -121,8 +125,9 @@ class Acknowledger:
         def is_final(error: BaseException) -> bool:
             # A group or a long text that is lost twice with an open connection may be the reason, and so may a report that
             # the server refuses twice. It must not delay the others.
-            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE or not is_about_server(error))
-            return is_suspect or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
+            is_refused = not is_about_server(error)
+            is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE or is_refused)
+            return is_suspect or (is_late and is_refused) or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
 
         try:
             accepted = self._link.call(use, is_final)
@@ -163,7 +168,8 @@ class Acknowledger:
         if not task.is_late:
             self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, first_line(error))
         task.is_late = True
-        if not is_long(_size(report), self._link.connection is None):
+        is_about_objects = (sqlstate(error) or "")[:2] in ("42", "55", "58")  # which are missing or in use, for any text
+        if is_about_objects or not is_long(_size(report), self._link.connection is None):
             return True
         task.refusals += 1  # the report is too long, or the server is only busy
         return task.refusals < _TRIES_IF_LONG

@@ -156,7 +156,7 @@ def is_about_values(error: BaseException) -> bool:
 def is_about_server(error: BaseException) -> bool:
     """Whether the server does not serve any statement of this kind at the moment, whatever its values are."""
     state = sqlstate(error) or "08"
-    return state[:2] in ("08", "3F", "40", "42", "53") or state[:3] == "57P" or state == "25006"
+    return state[:2] in ("08", "3F", "40", "53") or state[:3] == "57P" or state == "25006"
 
 
 def is_too_large(error: BaseException) -> bool:

@@ -6,6 +6,8 @@ import type { Task } from "./task.js";
 export interface Ended {
     task: Task;
     outcome: Outcome;
+    /** Whether the server did not take it, and it was postponed. That is logged once. */
+    late?: boolean;
 }
 export declare class Acknowledger {
     #private;

@@ -98,11 +98,14 @@ export class Acknowledger {
                     tries++;
                 // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
                 const refused = error instanceof RangeError || (sent && /^(22|23|54|QX)/.test(code));
+                // Something that the statement needs. It is missing for all reports, or for a trigger of the user's on one of them.
+                const needed = /^(42|55|58)/.test(code);
+                const late = group.every((ended) => ended.late);
                 // One report can be the reason. It must not delay the others.
                 const suspect = sent && (lost ? code === "08P01" || tries > 1
-                    : /^(57014|53200|55P03)$/.test(code) || !/^(3F|40|42|53|55|57|58)/.test(code));
+                    : /^(57014|53200|55P03)$/.test(code) || (needed ? tries > 1 || late : !/^(3F|40|53|57)/.test(code)));
+                const [single] = group;
                 if (refused || suspect) {
-                    const [single] = group;
                     if (group.length > 1) {
                         // The tasks of a group that are locked wait alone. For all else, the one that is at fault is searched for.
                         const size = code === LOCKED ? 1 : (group.length + 1) >> 1;
@@ -112,13 +115,15 @@ export class Acknowledger {
                         return;
                     }
                     // A lost connection is more likely an outage, unless the report is very long.
-                    const large = lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
-                    if (refused || (large && tries > 2 && code !== LOCKED))
+                    const large = !needed && lengthOf(single) > (lost ? LARGEST_STATEMENT : LARGE_REPORT);
+                    if (refused || (large && tries > 2))
                         return this.#replace(single, error, repeated);
-                    // A statement timeout that is shorter than the one for locks looks like a lock, too.
-                    if (code === LOCKED || !(lost || large)) {
-                        if (!/^(55P03|57014)$/.test(code))
+                    if (!(lost || large)) {
+                        // A statement timeout that is shorter than the one for locks looks like a lock, too.
+                        if (!(late || /^(55P03|57014)$/.test(code))) {
                             this.outages.failed("acknowledgement", describe(error));
+                            single.late = true;
+                        }
                         return this.#postpone(single);
                     }
                 }
@@ -203,10 +208,10 @@ function replacement(outcome, reason) {
 function groups(batch) {
     const found = new Map();
     for (const ended of batch) {
-        const { outcome, task } = ended;
+        const { outcome, task, late } = ended;
         const shared = outcome.verb === "fail" ? `${outcome.permanent} ${outcome.retryIn} ${outcome.uncommitted}`
             : outcome.verb === "release" ? outcome.delay : outcome.verb === "confirm_cancel" ? task.id : "";
-        const name = `${outcome.verb} ${shared}`;
+        const name = `${outcome.verb} ${shared} ${late}`; // One that is late must not delay others.
         const group = found.get(name);
         if (group)
             group.push(ended);

@@ -22,7 +22,7 @@ const client = resolve(process.env.QUEUE_EXT_CLIENT ?? join(here, "../../../clie
 const libraries = resolve(process.env.QUEUE_EXT_LIBRARIES ?? here);
 const { Discard, Retry, Snooze, Worker, push, pushMany, pushManyStatement, pushStatement } =
   await import(pathToFileURL(client).href);
-const { Connection } = await import(pathToFileURL(join(dirname(client), "connection.js")).href);
+const { Connection, Outages } = await import(pathToFileURL(join(dirname(client), "connection.js")).href);
 const pg = createRequire(client)("pg");
 const library = createRequire(join(libraries, "package.json"));
 const url = process.env.DATABASE_URL;
@@ -554,7 +554,7 @@ test("a delay that no server takes is a failed attempt", async () => {
 
 /** Reports results through a server that refuses statements. `refuse` returns the SQLSTATE for a statement, or nothing.
  *  Returns the ids with what was stored for them. */
-async function reported(results, refuse, isOpen = () => true) {
+async function reported(results, refuse, isOpen = () => true, warnings = []) {
   const { Acknowledger } = await import(pathToFileURL(join(dirname(client), "acknowledge.js")).href);
   const stored = {};
   const connection = {
@@ -567,7 +567,8 @@ async function reported(results, refuse, isOpen = () => true) {
       return ids.map((id) => ({ id }));
     },
   };
-  const acknowledger = new Acknowledger(connection, { failed() {}, worked() {} }, silent, () => {});
+  const logger = { info() {}, warn: (text) => warnings.push(text) };
+  const acknowledger = new Acknowledger(connection, new Outages(logger), logger, () => {});
   for (const [i, result] of results.entries()) {
     const task = { id: String(i), token: String(i), unsentProgress: null };
     acknowledger.add(task, { verb: "complete", result: JSON.stringify(result) });
@@ -608,6 +609,21 @@ test("results are kept while the login is refused and the server has a fault", a
     let left = 3;
     const stored = await reported(["a", "b"], () => left-- > 0 && code, () => code === "XX000");
     assert.deepEqual(stored, { 0: "completed", 1: "completed" }, code);
+  }
+});
+
+test("a report for which a trigger lacks something waits alone, and is accepted later", { timeout: 60_000 }, async () => {
+  for (const code of ["42P01", "42501", "55000", "58030"]) {
+    const others = new Set();
+    const warnings = [];
+    let tries = 3;
+    const stored = await reported(Array(5).fill("x".repeat(100_000)), (values) => {
+      const ids = values[0].match(/\d+/g);
+      if (ids.includes("3")) return (others.size < 4 || tries-- > 0) && code;
+      for (const id of ids) others.add(id);
+    }, () => true, warnings);
+    assert.deepEqual(new Set(Object.values(stored)), new Set(["completed"]), code);
+    assert.ok(warnings.length <= 2, String(warnings)); // Of the group, and of the one.
   }
 });
 

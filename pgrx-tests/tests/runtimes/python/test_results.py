@@ -53,15 +53,17 @@ class Results(Case):
             for n, id in enumerate(ids):
                 self.await_state(id, "failed" if n == 7 else "completed")
             self.assertIn("the result cannot be stored: refused", self.errors(ids[7])[0])
-            # An error of the server that may end is tried again; meanwhile others are reported.
-            self.refuse(27, "XX001")
-            ids = push_many(self.db, self.queue, range(20, 150), max_attempts=1)
-            for n, id in enumerate(ids):
-                if n != 7:
-                    self.await_state(id, "completed")
-            self.assertEqual(self.get(ids[7])["state"], "running")
-            self.refuse(None, "XX001")
-            self.await_state(ids[7], "completed")
+            # An error that may end, of the server or of something that the trigger needs, is tried again; meanwhile others are
+            # reported.
+            for first, sqlstate in (20, "XX001"), (150, "42P01"):
+                self.refuse(first + 7, sqlstate)
+                ids = push_many(self.db, self.queue, range(first, first + 130), max_attempts=1)
+                for n, id in enumerate(ids):
+                    if n != 7:
+                        self.await_state(id, "completed")
+                self.assertEqual(self.get(ids[7])["state"], "running")
+                self.refuse(None, sqlstate)
+                self.await_state(ids[7], "completed")
 
     def test_a_group_of_reports_that_is_too_large_is_sent_in_parts(self):
         execute, groups = Acknowledger._execute, []
