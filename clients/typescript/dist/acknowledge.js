@@ -87,7 +87,8 @@ export class Acknowledger {
                 return this.#finish(group, accepted, repeated);
             }
             catch (error) {
-                if (isLeaseLost(error))
+                // The other functions leave out a task whose lease is lost. From them it is the error of a trigger of the user's.
+                if (isLeaseLost(error) && group[0].outcome.verb === "confirm_cancel")
                     return this.#finish(group, new Set(), repeated);
                 const code = sqlState(error) ?? "";
                 const lost = isConnectionLost(error);
@@ -97,7 +98,7 @@ export class Acknowledger {
                 if (sent)
                     tries++;
                 // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
-                const refused = error instanceof RangeError || (sent && /^(22|23|54|QX)/.test(code));
+                const refused = error instanceof RangeError || (sent && /^(22|23|54|P0|QX)/.test(code));
                 // Something that the statement needs. It is missing for all reports, or for a trigger of the user's on one of them.
                 const needed = /^(42|55|58)/.test(code);
                 const late = group.every((ended) => ended.late);

@@ -140,7 +140,7 @@ async function extend(batch: Held[], pace: number, withLong = false): Promise<vo
       progress.some((json) => json !== null) ? progress : null], Math.max(1, pace));
   } catch (error) {
     const code = sqlState(error) ?? "";
-    if (!connection.sent || isConnectionLost(error) || !/^(22|54|53200|57014)/.test(code)) throw error;
+    if (!connection.sent || isConnectionLost(error) || !/^(22|23|54|P0|53200|57014)/.test(code)) throw error;
     await isolate(batch, pace, error, withLong);
     return;
   }
@@ -173,8 +173,8 @@ async function extend(batch: Held[], pace: number, withLong = false): Promise<vo
   lost(left.filter((held) => !held.completing));
 }
 
-/** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, or too long. Halves the
- *  batch until that task is alone. */
+/** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, too long, or refused by a
+ *  constraint or a trigger of the user's. Halves the batch until that task is alone. */
 async function isolate(batch: Held[], pace: number, error: unknown, withLong: boolean): Promise<void> {
   const [first, second] = batch;
   if (second !== undefined) {
@@ -183,8 +183,10 @@ async function isolate(batch: Held[], pace: number, error: unknown, withLong: bo
     await extend(batch.slice(half), pace);
     return;
   }
-  if (/^5[37]/.test(sqlState(error) ?? "") && !withLong) throw error; // The server is only busy.
+  const code = sqlState(error) ?? "";
+  if (/^5[37]/.test(code) && !withLong) throw error; // The server is only busy.
   if (first!.progress === null || (isLong(first!.progress) && !withLong)) {
+    if (/^(23|P0)/.test(code)) throw error;
     throw new Error("the server refuses to extend leases: are the options lease and heartbeat valid?");
   }
   report({ warning: `task ${first!.id}: PostgreSQL cannot store its progress` });

@@ -373,6 +373,36 @@ test("progress is stored with a heartbeat, and progress that cannot be stored ha
   });
 });
 
+test("progress that a trigger refuses harms no lease", async () => {
+  const queue = await newQueue();
+  await db.query(`
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF NEW.queue = '${queue}' AND NEW.progress = '"refused"' THEN RAISE EXCEPTION 'refused'; END IF;
+      RETURN NEW; END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION refuse()`);
+  const ids = await pushMany(db, queue, ["refused", "stored"], { kind: "work" });
+  const begun = new Set();
+  const warnings = [];
+  try {
+    await working(queue, { lease: 2, heartbeat: 0.1, logger: { info() {}, warn: (text) => warnings.push(text) } }, {
+      work: async (task) => {
+        begun.add(task.id);
+        await eventually("both have begun", () => begun.size === 2);
+        task.setProgress(task.payload);
+        await eventually("the lease is kept for twice as long", async () =>
+          task.signal.aborted || (await get(task.id)).lease_until - task.lease_until > 4000);
+        return (await get(task.id)).progress;
+      },
+    }, async () => {
+      const tasks = await Promise.all(ids.map((id) => untilState(id, "completed")));
+      assert.deepEqual(tasks.map(({ attempt, result }) => [attempt, result]), [[1, null], [1, "stored"]]);
+    });
+  } finally {
+    await db.query("DROP FUNCTION refuse() CASCADE");
+  }
+  assert.deepEqual(warnings, [`queue_ext: task ${ids[0]}: PostgreSQL cannot store its progress`]);
+});
+
 test("a lease that has ended before a blocked event loop reads the claim is not used, and another answer is not lost", async () => {
   const queue = await newQueue();
   await push(db, queue, "block", { kind: "block", lease: 30 });
@@ -594,6 +624,15 @@ test("a result that the server never takes becomes a failure, and harms no other
   const stored = await reported(results, (values) => values.join("").length > 50_000 && "57014");
   assert.deepEqual([stored[0], stored[2]], ["completed", "completed"]);
   assert.match(stored[1], /^\{"the result cannot be stored/);
+});
+
+test("a report that a trigger refuses becomes a failure, and harms no others", { timeout: 60_000 }, async () => {
+  for (const code of ["P0001", "23514", "QX001", "QX003"]) {
+    const stored = await reported([..."abcde"], ([ids, , , results]) => /\b3\b/.test(ids) && results.includes("d") && code);
+    const { 3: refused, ...others } = stored;
+    assert.match(refused, /^\{"the result cannot be stored/, code);
+    assert.deepEqual(Object.values(others), Array(4).fill("completed"), code);
+  }
 });
 
 test("results are kept during an outage and while the worker has no right", async () => {
