@@ -14,7 +14,7 @@ from psycopg.errors import LockNotAvailable
 
 from .caller import sqlstate
 from .connection import (
-    GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_server, is_about_values, is_long, is_too_large,
+    GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_server, is_about_values, is_long, is_too_large, summary,
 )  # fmt: skip
 from .heartbeat import Heartbeat, extend
 from .outcomes import UNCOMMITTED, Outcome
@@ -166,7 +166,7 @@ class Acknowledger:
             return True
         task = report[0]
         if not task.is_late:
-            self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, first_line(error))
+            self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, summary(error))
         task.is_late = True
         is_about_objects = (sqlstate(error) or "")[:2] in ("42", "55", "58")  # which are missing or in use, for any text
         if is_about_objects or not is_long(_size(report), self._link.connection is None):
@@ -180,7 +180,7 @@ class Acknowledger:
         failed = outcome._replace(details=None) if outcome.verb == "fail" else Outcome("fail", reason)
         failed = failed._replace(text=(failed.text or "").encode("ascii", "backslashreplace").decode())
         if failed == outcome:
-            self._logger.error("task %d: its report is not accepted: %s", task.id, first_line(error))
+            self._logger.error("task %d: its report is not accepted: %s", task.id, summary(error))
             self._finish(task)
         else:
             self._send([(task, failed)])

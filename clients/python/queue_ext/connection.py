@@ -172,6 +172,12 @@ def is_long(size: int, is_lost: bool) -> bool:
     return size > (GROUP_SIZE if is_lost else _LARGE)
 
 
+def summary(error: BaseException) -> str:
+    """What happened in a statement that has a task's values. A trigger of the user can have them in the text of its error."""
+    state = sqlstate(error) or "08"
+    return first_line(error) if state[:2] in ("08", "53", "57") else f"SQLSTATE {state}"
+
+
 def first_line(error: BaseException) -> str:
     """What happened, without the DETAIL, which can contain values, and so can the texts of other errors than psycopg's."""
     if not isinstance(error, (psycopg.Error, OSError)):

@@ -40,6 +40,8 @@ export declare function isConnectionLost(error: unknown): boolean;
 export declare function backoff(attempt: number, limit?: number, signal?: AbortSignal): Promise<void>;
 /** A short description of an error for the log. */
 export declare function describe(error: any): string;
+/** The same of a statement that has a task's values. A trigger of the user's may have them in the text of its error. */
+export declare function summary(error: unknown): string;
 /** What logs have to offer; the console does. */
 export interface Logger {
     info(message: string): void;

@@ -141,6 +141,11 @@ export async function backoff(attempt, limit = 10, signal) {
 export function describe(error) {
     return error?.message || error?.code || String(error);
 }
+/** The same of a statement that has a task's values. A trigger of the user's may have them in the text of its error. */
+export function summary(error) {
+    const code = sqlState(error) ?? "08";
+    return /^(08|53|57)/.test(code) ? describe(error) : `SQLSTATE ${code}`;
+}
 /** The same logger, but an error in it is ignored: it must not end the process. */
 export function guardLogger(logger) {
     const log = async (level, message) => {

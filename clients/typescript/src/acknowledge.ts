@@ -1,7 +1,7 @@
 // Reports how attempts ended. Whatever has gathered while the previous report was under way goes together, so there is
 // nothing to wait for when little is going on, and few statements when a lot is.
 
-import { Connection, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { Connection, backoff, describe, isConnectionLost, sqlState, summary } from "./connection.js";
 import type { Logger, Outages } from "./connection.js";
 import { failed, inAscii } from "./outcomes.js";
 import type { Outcome } from "./outcomes.js";
@@ -129,13 +129,13 @@ export class Acknowledger {
           if (!(lost || large)) {
             // A statement timeout that is shorter than the one for locks looks like a lock, too.
             if (!(late || /^(55P03|57014)$/.test(code))) {
-              this.outages.failed("acknowledgement", describe(error));
+              this.outages.failed("acknowledgement", sent ? summary(error) : describe(error));
               single.late = true;
             }
             return this.#postpone(single);
           }
         }
-        this.outages.failed("acknowledgement", describe(error));
+        this.outages.failed("acknowledgement", sent ? summary(error) : describe(error));
         await backoff(attempt, 10, this.#abandoned.signal);
       }
     }

@@ -158,6 +158,12 @@ export function describe(error: any): string {
   return error?.message || error?.code || String(error);
 }
 
+/** The same of a statement that has a task's values. A trigger of the user's may have them in the text of its error. */
+export function summary(error: unknown): string {
+  const code = sqlState(error) ?? "08";
+  return /^(08|53|57)/.test(code) ? describe(error) : `SQLSTATE ${code}`;
+}
+
 /** What logs have to offer; the console does. */
 export interface Logger {
   info(message: string): void;

@@ -34,18 +34,18 @@ class Results(Case):
 
     def refuse(self, payload, sqlstate):
         """Has a trigger of the user refuse that a task with this payload completes; nothing if it is null."""
+        self.addCleanup(self.db.execute, "DROP FUNCTION IF EXISTS public.refuse() CASCADE")
         self.db.execute(
             f"""CREATE OR REPLACE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                 IF NEW.queue = '{self.queue}' AND NEW.payload = '{json.dumps(payload)}' AND NEW.payload <> 'null' THEN
-                    RAISE EXCEPTION 'refused' USING ERRCODE = '{sqlstate}';
+                    RAISE EXCEPTION 'refused: %', NEW.payload USING ERRCODE = '{sqlstate}';
                 END IF;
-                RETURN NEW; END $$"""
+                RETURN NEW; END $$;
+            CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION public.refuse()"""
         )
 
     def test_a_report_that_a_trigger_refuses_does_not_delay_the_others(self):
         self.refuse(7, "P0001")
-        self.db.execute("CREATE TRIGGER refuse BEFORE INSERT ON queue.history FOR EACH ROW EXECUTE FUNCTION refuse()")
-        self.addCleanup(self.db.execute, "DROP FUNCTION public.refuse() CASCADE")
         worker = self.worker(concurrency=10)
         worker.handler()(lambda task: None)
         ids = push_many(self.db, self.queue, range(20), max_attempts=1)
@@ -64,6 +64,18 @@ class Results(Case):
                 self.assertEqual(self.get(ids[7])["state"], "running")
                 self.refuse(None, sqlstate)
                 self.await_state(ids[7], "completed")
+
+    def test_the_text_of_an_error_of_a_trigger_is_stored_and_not_logged(self):
+        self.refuse("S3CR3T", "XX001")
+        worker = self.worker()
+        worker.handler()(lambda task: None)
+        id = push(self.db, self.queue, "S3CR3T", max_attempts=1)
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            await_condition(lambda: any("not accepted yet, trying again: SQLSTATE XX001" in line for line in logs.output))
+            self.refuse("S3CR3T", "P0001")
+            self.await_state(id, "failed")
+        self.assertIn('the result cannot be stored: refused: "S3CR3T"', self.errors(id)[0])
+        self.assertNotIn("S3CR3T", str(logs.output))
 
     def test_a_group_of_reports_that_is_too_large_is_sent_in_parts(self):
         execute, groups = Acknowledger._execute, []
