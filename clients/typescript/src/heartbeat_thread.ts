@@ -23,6 +23,9 @@ interface Held {
   completing: boolean;
 }
 
+/** How many leases one statement extends. The server takes ten times as many. */
+const LARGEST_BATCH = 10_000;
+
 const port = parentPort!;
 const options: HeartbeatOptions = workerData;
 const connection = new Connection(options.connection, options.name);
@@ -108,9 +111,12 @@ function tick(): void {
 /** Extends all leases, also those that are not due yet, so that they are due together the next time. */
 async function beat(): Promise<void> {
   const active = [...leases.values()].filter((held) => held.completing || held.ends > now());
-  const pace = Math.min(...active.map((held) => held.pace));
+  let pace = Infinity;
+  for (const held of active) pace = Math.min(pace, held.pace);
   try {
-    await extend(active, pace);
+    for (let start = 0; start < active.length; start += LARGEST_BATCH) {
+      await extend(active.slice(start, start + LARGEST_BATCH), pace);
+    }
     // Long progress may be too slow for the connection. Then only it is late, and no lease.
     const began = now();
     for (const held of active) {

@@ -1,11 +1,12 @@
 """The worker: leases that are extended, and progress that goes with them."""
 
+import logging
 import threading
 import unittest.mock
 
 import psycopg
 
-from queue_ext import Worker
+from queue_ext import Task, Worker
 from queue_ext import push, push_many
 from queue_ext import heartbeat
 
@@ -58,6 +59,13 @@ class Heartbeats(Case):
             self.assertEqual((task["result"], task["attempt"]), (False, 1))
             end.set()
             await_condition(lambda: self.get(locked)["attempt"] > 1 or self.get(locked)["state"] == "completed")
+
+    def test_more_leases_than_one_statement_takes_are_extended_in_several(self):
+        row = [1, self.queue, None, "{}", None, 1, 1, 0, None, None, None, "0", "0", 3600]
+        tasks = [Task([2**50 + n, *row]) for n in range(100_001)]  # which nobody has pushed
+        with psycopg.connect(URL, autocommit=True) as connection:
+            self.assertEqual(heartbeat.extend(connection, tasks, None, logging.getLogger()), [])
+        self.assertEqual({task.reason for task in tasks}, {"lost"})
 
     def test_progress_is_sent_with_the_heartbeat(self):
         worker, end = self.worker(lease=1), threading.Event()
