@@ -141,6 +141,8 @@ class Heartbeat:
                     task.beat_at = now + self._pause(task) / (4 if task in locked else 1)
                     if task.reason == "lost" and not task.ended:
                         self._lose(task)
+                with self._changed:
+                    self._changed.notify_all()  # for watch(): a lease may have become shorter
         finally:
             self._link.close()
 

@@ -67,6 +67,29 @@ class Heartbeats(Case):
             self.assertEqual(heartbeat.extend(connection, tasks, None, logging.getLogger()), [])
         self.assertEqual({task.reason for task in tasks}, {"lost"})
 
+    def test_a_lease_that_has_become_shorter_is_lost_in_time(self):
+        worker, begun, over, told, extend = self.worker(heartbeat=0.1), threading.Event(), threading.Event(), [], heartbeat._extend
+
+        def extend_once_more(connection, tasks, *others):
+            if tasks[0].lease_seconds < 60:  # and no answer of the server arrives any more
+                over.wait(120)
+            return extend(connection, tasks, *others)
+
+        @worker.handler()
+        def handle(task):
+            if task.attempt == 1:
+                begun.set()
+                told.append(task.stopped.wait(20))
+
+        self.db.execute("SELECT queue.configure(%s, %s)", [self.queue, '{"lease": "1 hour"}'])
+        push(self.db, self.queue)
+        with unittest.mock.patch.object(heartbeat, "_extend", extend_once_more), self.running(worker):
+            self.assertTrue(begun.wait(30))
+            self.db.execute("SELECT queue.configure(%s, %s)", [self.queue, '{"lease": "1 second"}'])
+            await_condition(lambda: told)
+            over.set()
+        self.assertEqual(told, [True])
+
     def test_progress_is_sent_with_the_heartbeat(self):
         worker, end = self.worker(lease=1), threading.Event()
 
