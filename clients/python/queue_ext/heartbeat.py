@@ -10,7 +10,7 @@ from typing import Callable, Iterable, Sequence
 
 import psycopg
 
-from .connection import GROUP_SIZE, Connection, Link, is_about_values, is_long, is_too_large
+from .connection import GROUP_SIZE, Connection, Link, is_about_values, is_long, is_too_large, summary
 from .task import Task
 
 _LARGEST_GROUP = 10_000  # leases that are extended in one statement; the server takes ten times as many
@@ -20,47 +20,55 @@ FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
 
 
 def extend(
-    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, logger: logging.Logger
+    connection: Connection,
+    tasks: Sequence[Task],
+    lease: timedelta | None,
+    logger: logging.Logger,
+    with_long: bool = True,
 ) -> list[Task]:
     """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
     example one in which their handler completes them: they are not changed, and not waited for.
 
-    One by one, if the progress cannot be stored or is long."""
+    One by one, if the progress cannot be stored or is too much for one statement. with_long says whether long progress is
+    sent."""
+
+    def extend_parts(size: int) -> list[Task]:
+        parts = (tasks[start : start + size] for start in range(0, len(tasks), size))
+        return [locked for part in parts for locked in extend(connection, part, lease, logger, with_long)]
+
     if len(tasks) > _LARGEST_GROUP:
-        return _extend_parts(connection, tasks, lease, logger, _LARGEST_GROUP)
-    if len(tasks) > 1 and sum(len(task.unsent_progress or "") for task in tasks) > GROUP_SIZE:
-        return _extend_parts(connection, tasks, lease, logger, 1)
+        return extend_parts(_LARGEST_GROUP)
+    progress = [task.unsent_progress for task in tasks]
+    if not with_long:
+        progress = [None if is_long(len(text or ""), False) else text for text in progress]
+    sizes = [len(text or "") for text in progress]
+    if len(tasks) > 1 and sum(sizes) > GROUP_SIZE:
+        return extend_parts(1)
     try:
-        return _extend(connection, tasks, lease)
+        return _extend(connection, tasks, lease, progress)
     except psycopg.Error as error:
-        if not _is_about_progress(error, connection, tasks):
+        if not _is_about_progress(error, connection, sizes):
             raise
     if len(tasks) > 1:
-        return _extend_parts(connection, tasks, lease, logger, 1)
+        return extend_parts(1)
     logger.warning("task %d: its progress cannot be stored", tasks[0].id)
     tasks[0].unsent_progress = None
-    return _extend(connection, tasks, lease)
+    return _extend(connection, tasks, lease, [None])
 
 
-def _extend_parts(
-    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, logger: logging.Logger, size: int
-) -> list[Task]:
-    parts = (tasks[start : start + size] for start in range(0, len(tasks), size))
-    return [locked for part in parts for locked in extend(connection, part, lease, logger)]
-
-
-def _is_about_progress(error: BaseException, connection: Connection, tasks: Sequence[Task]) -> bool:
-    """Whether the progress of these tasks, or their number, can be the reason for the error."""
-    longest = max(len(task.unsent_progress or "") for task in tasks)
+def _is_about_progress(error: BaseException, connection: Connection, sizes: Sequence[int]) -> bool:
+    """Whether progress of these sizes, or the number of the tasks, can be the reason for the error."""
+    longest = max(sizes)
     # If one task with short progress is too much, the server is only busy.
-    is_suspect = is_too_large(error) and (len(tasks) > 1 or is_long(longest, connection.closed))
+    is_suspect = is_too_large(error) and (len(sizes) > 1 or is_long(longest, connection.closed))
     return longest > 0 and (is_about_values(error) or is_suspect)
 
 
-def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | None) -> list[Task]:
+def _extend(
+    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, progress: Sequence[str | None]
+) -> list[Task]:
     began = time.monotonic()
-    progress = [task.unsent_progress for task in tasks]
-    arrays = [[task.id for task in tasks], [task.token for task in tasks], lease, progress if any(progress) else None]
+    arrays = [[task.id for task in tasks], [task.token for task in tasks], lease, list(progress) if any(progress) else None]
     answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, arrays)}
     locked = []
     for task, sent in zip(tasks, progress):
@@ -80,6 +88,10 @@ def _extend(connection: Connection, tasks: Sequence[Task], lease: timedelta | No
         if task.unsent_progress is sent:
             task.unsent_progress = None
     return locked
+
+
+def _size(task: Task) -> int:
+    return len(task.unsent_progress or "")
 
 
 class Heartbeat:
@@ -135,7 +147,7 @@ class Heartbeat:
             self._connected()
             while self._await(self._until_beat):
                 tasks = self._tasks()
-                locked = self._link.call(lambda connection: self._extend(connection, tasks), lambda error: False)
+                locked = self._extend(tasks, lambda error: False, with_long=False)
                 now = time.monotonic()
                 for task in tasks:
                     task.beat_at = now + self._pause(task) / (4 if task in locked else 1)
@@ -143,11 +155,28 @@ class Heartbeat:
                         self._lose(task)
                 with self._changed:
                     self._changed.notify_all()  # for watch(): a lease may have become shorter
+                self._send_long([task for task in tasks if task not in locked])
         finally:
             self._link.close()
 
-    def _extend(self, connection: Connection, tasks: Sequence[Task]) -> list[Task]:
-        return extend(connection, tasks, self._lease, self._logger)
+    def _send_long(self, tasks: Sequence[Task]) -> None:
+        """Sends long progress, of one task after the other as long as no heartbeat is due: a slow connection may need longer for
+        it than a lease lasts. The shortest is sent first, so that one that is too long does not delay others."""
+        long = [task for task in tasks if is_long(_size(task), False)]
+        for task in sorted(long, key=_size):
+            if self._ended or self._until_beat() <= 0:
+                return
+            try:
+                self._extend([task], lambda error: True, with_long=True)
+            except (psycopg.Error, OSError) as error:
+                if not task.is_progress_late:
+                    reason = summary(error)
+                    self._logger.warning("task %d: its progress is not stored yet, trying again: %s", task.id, reason)
+                task.is_progress_late = True
+                return
+
+    def _extend(self, tasks: Sequence[Task], is_final: Callable[[BaseException], bool], with_long: bool) -> list[Task]:
+        return self._link.call(lambda connection: extend(connection, tasks, self._lease, self._logger, with_long), is_final)
 
     def watch(self) -> None:
         """Stops tasks whose lease has run out by the local clock, because heartbeats do not reach the server. A thread of its

@@ -51,6 +51,7 @@ class Task:
         self.refusals = 0  # of its report, because it is too long
         self.is_late = False  # its report was not accepted at first
         self.unsent_progress: str | None = None
+        self.is_progress_late = False  # it is long, and was not stored at first
         self.interrupt: Callable[[], object] = lambda: None  # how an asynchronous handler learns of the stop
         self._lock = threading.Lock()
 

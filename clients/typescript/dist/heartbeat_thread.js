@@ -1,7 +1,7 @@
 // The thread that extends the leases of all tasks in one statement, and reports which of them are lost or to be
 // cancelled.
 import { parentPort, workerData } from "node:worker_threads";
-import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState, summary } from "./connection.js";
 import { now } from "./heartbeat.js";
 /** How many leases one statement extends. The server takes ten times as many. */
 const LARGEST_BATCH = 10_000;
@@ -21,7 +21,7 @@ port.on("message", (order) => {
     if ("hold" in order) {
         for (const { key, id, token, seconds, since } of order.hold) {
             const held = {
-                key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, completing: false,
+                key, id, token, ends: 0, due: 0, pace: 0, progress: null, late: false, cancelled: false, completing: false,
             };
             granted(held, seconds, since);
             leases.set(key, held);
@@ -95,13 +95,7 @@ async function beat() {
         pace = Math.min(pace, held.pace);
     try {
         for (let start = 0; start < active.length; start += LARGEST_BATCH) {
-            await extend(active.slice(start, start + LARGEST_BATCH), pace);
-        }
-        // Long progress may be too slow for the connection. Then only it is late, and no lease.
-        const began = now();
-        for (const held of active) {
-            if (isLong(held.progress) && leases.get(held.key) === held && now() < began + pace)
-                await extend([held], pace, true);
+            await extend(active.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
         }
         if (failures > 0)
             report({ worked: true });
@@ -109,12 +103,35 @@ async function beat() {
     }
     catch (error) {
         report({ failed: describe(error) });
-        await backoff(failures++, pace);
+        return backoff(failures++, pace);
+    }
+    await sendLong(active, now() + pace);
+}
+/** Long progress may be too slow for the connection. Then only it is late, and no lease. The shortest is sent first, so that
+ *  one that is too slow does not delay others. */
+async function sendLong(batch, until) {
+    const long = batch.filter((held) => isLong(held.progress));
+    for (const held of long.sort((one, other) => one.progress.length - other.progress.length)) {
+        const seconds = until - now();
+        if (seconds <= 0)
+            return;
+        if (leases.get(held.key) !== held)
+            continue;
+        try {
+            await extend([held], seconds, true);
+        }
+        catch (error) {
+            if (!held.late)
+                report({ warning: `task ${held.id}: its progress is not stored yet, trying again: ${summary(error)}` });
+            held.late = true;
+            return;
+        }
     }
 }
 /** Whether a server may need much time or memory for it. */
 const isLong = (progress) => progress !== null && progress.length >= 64_000;
-async function extend(batch, pace, withLong = false) {
+/** Extends leases, in one statement that may take so many seconds. */
+async function extend(batch, seconds, withLong = false) {
     if (batch.length === 0)
         return;
     const since = now();
@@ -124,13 +141,13 @@ async function extend(batch, pace, withLong = false) {
         rows = await connection.query(`
       SELECT id, cancel_requested, extended, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds
       FROM queue.extend_many($1::bigint[], $2::bigint[], $3::interval, $4::jsonb[], skip_locked => true)`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-            progress.some((json) => json !== null) ? progress : null], Math.max(1, pace));
+            progress.some((json) => json !== null) ? progress : null], seconds);
     }
     catch (error) {
         const code = sqlState(error) ?? "";
         if (!connection.sent || isConnectionLost(error) || !/^(22|23|54|P0|53200|57014)/.test(code))
             throw error;
-        await isolate(batch, pace, error, withLong);
+        await isolate(batch, seconds, error, withLong);
         return;
     }
     // If the worker has claimed a task again, only the newer lease counts.
@@ -170,12 +187,12 @@ async function extend(batch, pace, withLong = false) {
 }
 /** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, too long, or refused by a
  *  constraint or a trigger of the user's. Halves the batch until that task is alone. */
-async function isolate(batch, pace, error, withLong) {
+async function isolate(batch, seconds, error, withLong) {
     const [first, second] = batch;
     if (second !== undefined) {
         const half = batch.length >> 1;
-        await extend(batch.slice(0, half), pace);
-        await extend(batch.slice(half), pace);
+        await extend(batch.slice(0, half), seconds);
+        await extend(batch.slice(half), seconds);
         return;
     }
     const code = sqlState(error) ?? "";
@@ -188,7 +205,7 @@ async function isolate(batch, pace, error, withLong) {
     }
     report({ warning: `task ${first.id}: PostgreSQL cannot store its progress` });
     first.progress = null;
-    await extend(batch, pace);
+    await extend(batch, seconds);
 }
 function lost(batch) {
     if (batch.length === 0)

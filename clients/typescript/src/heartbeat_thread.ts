@@ -2,7 +2,7 @@
 // cancelled.
 
 import { parentPort, workerData } from "node:worker_threads";
-import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState } from "./connection.js";
+import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState, summary } from "./connection.js";
 import { now } from "./heartbeat.js";
 import type { HeartbeatOptions, Order, Report } from "./heartbeat.js";
 
@@ -17,6 +17,8 @@ interface Held {
   due: number;
   pace: number;
   progress: string | null;
+  /** Whether its long progress could not be sent. That is reported once. */
+  late: boolean;
   cancelled: boolean;
   /** The handler has completed it in a transaction, which may be rolled back. It is not lost: if the server does not know
    *  the lease, the transaction was committed. */
@@ -43,7 +45,7 @@ port.on("message", (order: Order) => {
   if ("hold" in order) {
     for (const { key, id, token, seconds, since } of order.hold) {
       const held: Held = {
-        key, id, token, ends: 0, due: 0, pace: 0, progress: null, cancelled: false, completing: false,
+        key, id, token, ends: 0, due: 0, pace: 0, progress: null, late: false, cancelled: false, completing: false,
       };
       granted(held, seconds, since);
       leases.set(key, held);
@@ -115,25 +117,40 @@ async function beat(): Promise<void> {
   for (const held of active) pace = Math.min(pace, held.pace);
   try {
     for (let start = 0; start < active.length; start += LARGEST_BATCH) {
-      await extend(active.slice(start, start + LARGEST_BATCH), pace);
-    }
-    // Long progress may be too slow for the connection. Then only it is late, and no lease.
-    const began = now();
-    for (const held of active) {
-      if (isLong(held.progress) && leases.get(held.key) === held && now() < began + pace) await extend([held], pace, true);
+      await extend(active.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
     }
     if (failures > 0) report({ worked: true });
     failures = 0;
   } catch (error) {
     report({ failed: describe(error) });
-    await backoff(failures++, pace);
+    return backoff(failures++, pace);
+  }
+  await sendLong(active, now() + pace);
+}
+
+/** Long progress may be too slow for the connection. Then only it is late, and no lease. The shortest is sent first, so that
+ *  one that is too slow does not delay others. */
+async function sendLong(batch: Held[], until: number): Promise<void> {
+  const long = batch.filter((held) => isLong(held.progress));
+  for (const held of long.sort((one, other) => one.progress!.length - other.progress!.length)) {
+    const seconds = until - now();
+    if (seconds <= 0) return;
+    if (leases.get(held.key) !== held) continue;
+    try {
+      await extend([held], seconds, true);
+    } catch (error) {
+      if (!held.late) report({ warning: `task ${held.id}: its progress is not stored yet, trying again: ${summary(error)}` });
+      held.late = true;
+      return;
+    }
   }
 }
 
 /** Whether a server may need much time or memory for it. */
 const isLong = (progress: string | null): boolean => progress !== null && progress.length >= 64_000;
 
-async function extend(batch: Held[], pace: number, withLong = false): Promise<void> {
+/** Extends leases, in one statement that may take so many seconds. */
+async function extend(batch: Held[], seconds: number, withLong = false): Promise<void> {
   if (batch.length === 0) return;
   const since = now();
   const progress = batch.map((held) => withLong || !isLong(held.progress) ? held.progress : null);
@@ -143,11 +160,11 @@ async function extend(batch: Held[], pace: number, withLong = false): Promise<vo
       SELECT id, cancel_requested, extended, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds
       FROM queue.extend_many($1::bigint[], $2::bigint[], $3::interval, $4::jsonb[], skip_locked => true)`,
     [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-      progress.some((json) => json !== null) ? progress : null], Math.max(1, pace));
+      progress.some((json) => json !== null) ? progress : null], seconds);
   } catch (error) {
     const code = sqlState(error) ?? "";
     if (!connection.sent || isConnectionLost(error) || !/^(22|23|54|P0|53200|57014)/.test(code)) throw error;
-    await isolate(batch, pace, error, withLong);
+    await isolate(batch, seconds, error, withLong);
     return;
   }
   // If the worker has claimed a task again, only the newer lease counts.
@@ -181,12 +198,12 @@ async function extend(batch: Held[], pace: number, withLong = false): Promise<vo
 
 /** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, too long, or refused by a
  *  constraint or a trigger of the user's. Halves the batch until that task is alone. */
-async function isolate(batch: Held[], pace: number, error: unknown, withLong: boolean): Promise<void> {
+async function isolate(batch: Held[], seconds: number, error: unknown, withLong: boolean): Promise<void> {
   const [first, second] = batch;
   if (second !== undefined) {
     const half = batch.length >> 1;
-    await extend(batch.slice(0, half), pace);
-    await extend(batch.slice(half), pace);
+    await extend(batch.slice(0, half), seconds);
+    await extend(batch.slice(half), seconds);
     return;
   }
   const code = sqlState(error) ?? "";
@@ -197,7 +214,7 @@ async function isolate(batch: Held[], pace: number, error: unknown, withLong: bo
   }
   report({ warning: `task ${first!.id}: PostgreSQL cannot store its progress` });
   first!.progress = null;
-  await extend(batch, pace);
+  await extend(batch, seconds);
 }
 
 function lost(batch: Held[]): void {

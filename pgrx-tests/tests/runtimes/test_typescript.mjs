@@ -452,24 +452,31 @@ test("a lease that has ended before a blocked event loop reads the claim is not 
   await locker.end();
 });
 
-test("progress that takes longer than a lease on a slow connection costs no lease", async () => {
-  const queue = await newQueue();
+/** A proxy to which a client can send a megabyte a second, and a connection through it. `sent` is called with all data. */
+async function slowProxy(sent = () => {}) {
   const { host, port, user, password, database } = new pg.Client(url);
   const proxy = createServer((from) => {
     const to = host.startsWith("/") ? connect(`${host}/.s.PGSQL.${port}`) : connect(port, host);
     for (const [socket, other] of [[from, to], [to, from]]) socket.on("error", () => {}).on("close", () => other.destroy());
     to.pipe(from);
-    from.on("data", (data) => { // a megabyte a second
+    from.on("data", (data) => {
+      sent(data, from);
       to.write(data);
       from.pause();
       setTimeout(() => from.resume(), data.length / 1000);
     });
   });
   await once(proxy.listen(0, "127.0.0.1"), "listening");
+  return { proxy, connection: { host: "127.0.0.1", port: proxy.address().port, user, password, database } };
+}
+
+test("progress that takes longer than a lease on a slow connection costs no lease", async () => {
+  const queue = await newQueue();
+  const { proxy, connection } = await slowProxy();
   const [slow, other] = await pushMany(db, queue, ["slow", "other"], { kind: "work" });
   let end;
   const ended = new Promise((done) => { end = done; });
-  await working(queue, { connection: { host: "127.0.0.1", port: proxy.address().port, user, password, database }, lease: 3 }, {
+  await working(queue, { connection, lease: 3 }, {
     work: (task) => {
       task.setProgress(task.payload === "slow" ? "x".repeat(6_000_000) : "short");
       return ended;
@@ -485,6 +492,29 @@ test("progress that takes longer than a lease on a slow connection costs no leas
     assert.deepEqual(tasks.map((task) => task.attempt), [1, 1]);
   });
   proxy.close();
+});
+
+test("progress that is too long for a slow connection delays neither the heartbeats nor shorter progress", async () => {
+  const queue = await newQueue();
+  const beats = new Set(); // Connections with a heartbeat: each is lost by the progress after it.
+  const { proxy, connection } = await slowProxy((data, from) => data.includes("queue.extend_many(") && beats.add(from));
+  const [slow, other] = await pushMany(db, queue, [6_000_000, 70_000], { kind: "work" });
+  const warnings = [];
+  let end;
+  const ended = new Promise((done) => { end = done; });
+  await working(queue, { connection, heartbeat: 0.2, lease: 60, logger: { info() {}, warn: (text) => warnings.push(text) } }, {
+    work: (task) => {
+      task.setProgress("x".repeat(task.payload));
+      return ended;
+    },
+  }, async () => {
+    await eventually("heartbeats at their pace", () => beats.size > 40);
+    assert.equal((await get(other)).progress?.length, 70_000);
+    end();
+    for (const id of [slow, other]) await untilState(id, "completed");
+  });
+  proxy.close();
+  assert.deepEqual(warnings, [`queue_ext: task ${slow}: its progress is not stored yet, trying again: no answer in time`]);
 });
 
 /** A connection on which no statement may take longer. */

@@ -107,9 +107,9 @@ class Heartbeats(Case):
         worker, end, sizes, extend = self.worker(lease=60, heartbeat=0.2), threading.Event(), [], heartbeat._extend
         together = threading.Barrier(3, timeout=30)
 
-        def record(connection, tasks, *others):
-            sizes.append(sum(len(task.unsent_progress or "") for task in tasks))
-            return extend(connection, tasks, *others)
+        def record(connection, tasks, lease, progress):
+            sizes.append(sum(len(text or "") for text in progress))
+            return extend(connection, tasks, lease, progress)
 
         @worker.handler()
         def handle(task):
@@ -125,6 +125,30 @@ class Heartbeats(Case):
             for id in ids:
                 self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
         self.assertEqual(max(sizes), 5_000_002)
+
+    def test_long_progress_that_loses_the_connection_costs_no_lease(self):
+        worker, groups, extend = self.worker(lease=2), [], heartbeat._extend
+
+        def extend_or_lose(connection, tasks, lease, progress):
+            if any(len(text or "") > 100_000 for text in progress):
+                groups.append(len(tasks))
+                connection.close()
+                raise psycopg.OperationalError("lost")
+            return extend(connection, tasks, lease, progress)
+
+        @worker.handler()
+        def handle(task):
+            task.set_progress("x" * task.payload)
+            return task.stopped.wait(5)
+
+        ids = push_many(self.db, self.queue, [200_000, 80_000, 1])
+        with unittest.mock.patch.object(heartbeat, "_extend", extend_or_lose):
+            with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+                tasks = [self.await_state(id, "completed") for id in ids]
+        self.assertEqual([(task["attempt"], task["result"]) for task in tasks], [(1, False)] * 3)
+        self.assertEqual([len(task["progress"] or "") for task in tasks], [0, 80_000, 1])
+        self.assertEqual(set(groups), {1})
+        self.assertEqual(logs.output, [f"WARNING:queue_ext:task {ids[0]}: its progress is not stored yet, trying again: lost"])
 
     def test_progress_that_cannot_be_stored_costs_no_lease(self):
         worker, together = self.worker(lease=1, concurrency=2), threading.Barrier(2, timeout=30)
