@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from .caller import execute, execute_async
 from .outcomes import Stopped
@@ -93,13 +94,13 @@ class Task:
 
         Commit afterwards. The worker does not report the task again, whatever the handler returns. If the lease is lost,
         the call raises the driver's error with SQLSTATE QX001; let it pass, so that the transaction rolls back."""
-        execute(connection, _COMPLETE, self._lease(result))
-        self.completed = True
+        with self._completing():
+            execute(connection, _COMPLETE, self._lease(result))
 
     async def complete_async(self, connection: Any, result: Any = None) -> None:
         """The same on an asynchronous connection."""
-        await execute_async(connection, _COMPLETE, self._lease(result))
-        self.completed = True
+        with self._completing():
+            await execute_async(connection, _COMPLETE, self._lease(result))
 
     def stop(self, reason: str) -> None:
         """Tells the handler to stop. The first reason stays."""
@@ -109,6 +110,17 @@ class Task:
             self.reason = reason
             self.stopped.set()
         self.interrupt()
+
+    @contextlib.contextmanager
+    def _completing(self) -> Iterator[None]:
+        before = self.completed
+        # A heartbeat may find no task any more before the answer is here, and nothing is lost.
+        self.completed = True
+        try:
+            yield
+        except BaseException:
+            self.completed = before
+            raise
 
     def _lease(self, result: Any) -> dict[str, str | None]:
         return {"id": str(self.id), "token": str(self.token), "result": None if result is None else to_json(result)}

@@ -9,8 +9,10 @@ import unittest.mock
 
 import psycopg
 
+import queue_ext.task
 from queue_ext import Worker, push, push_many
 from queue_ext.acknowledge import Acknowledger
+from queue_ext.heartbeat import Heartbeat
 
 from case import await_condition, Case, URL
 
@@ -266,6 +268,45 @@ class Results(Case):
         with self.running(worker):
             task = self.await_state(id, "completed")
         self.assertEqual((task["result"], task["attempt"]), (False, 1))
+
+    def test_a_heartbeat_before_the_answer_to_a_completion_stops_no_handler(self):
+        worker, complete, beats, beat = self.worker(lease=60, heartbeat=0.1), queue_ext.task.execute, [], Heartbeat._extend
+
+        def extend(self, *arguments, **options):
+            locked = beat(self, *arguments, **options)
+            beats.append(locked)
+            return locked
+
+        @worker.handler()
+        def handle(task):
+            def execute(*arguments):
+                rows, before = complete(*arguments), len(beats)
+                await_condition(lambda: len(beats) > before + 1 or task.reason)  # one of them has begun after the statement
+                return rows
+
+            with psycopg.connect(URL, autocommit=True) as connection, unittest.mock.patch("queue_ext.task.execute", execute):
+                task.complete(connection)
+            reasons.append(task.reason)
+
+        reasons, id = [], push(self.db, self.queue)
+        with unittest.mock.patch.object(Heartbeat, "_extend", extend):
+            with self.assertNoLogs("queue_ext", "WARNING"), self.running(worker):
+                await_condition(lambda: reasons)
+        self.assertEqual((reasons, self.get(id)["state"]), ([None], "completed"))
+
+    def test_a_completion_that_was_refused_is_none(self):
+        worker = self.worker(lease=60)
+
+        @worker.handler()
+        def handle(task):
+            with psycopg.connect(URL) as connection:
+                with self.assertRaises(psycopg.errors.DivisionByZero), unittest.mock.patch("queue_ext.task._COMPLETE", "SELECT 1 / 0"):
+                    task.complete(connection)
+            return task.completed
+
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["result"], False)
 
     def test_a_completion_that_was_not_committed_is_a_failed_attempt(self):
         worker = self.worker(lease=60)
