@@ -79,7 +79,7 @@ class Acknowledger:
 
     def _send_until_the_end(self) -> None:
         last = False
-        while not (last and not self._locked):
+        while not last or (self._locked and not self._link.has_given_up()):
             groups: dict[tuple[object, ...], list[Report]] = {}
             reports = self._gather(wait=not last)
             last = last or None in reports

@@ -114,6 +114,9 @@ class Link:
                     self._outage.ends()
                 return result
 
+    def has_given_up(self) -> bool:
+        return self._gave_up.is_set()
+
     def close(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:

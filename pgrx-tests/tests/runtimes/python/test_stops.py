@@ -127,6 +127,22 @@ class Stops(Case):
                 self.await_state(id, "completed")
         await_condition(lambda: threading.active_count() == before)
 
+    def test_a_report_that_another_transaction_blocks_keeps_no_thread(self):
+        before, worker, locked = threading.active_count(), self.worker(), threading.Event()
+        other = psycopg.connect(URL)
+        self.addCleanup(other.close)
+
+        @worker.handler()
+        def handle(task):
+            other.execute("SELECT queue.assert_lease(%s, %s)", [task.id, task.token])
+            locked.set()
+
+        push(self.db, self.queue)
+        with self.assertLogs("queue_ext", "ERROR") as logs, self.running(worker):
+            self.assertTrue(locked.wait(30))
+        self.assertIn("1 outcomes could not be reported", str(logs.output))
+        await_condition(lambda: threading.active_count() == before, seconds=30)
+
     def test_a_stop_before_the_start_and_a_second_run(self):
         worker = self.worker()
         worker.stop()
