@@ -674,7 +674,7 @@ test("a result that the server never takes becomes a failure, and harms no other
 
 test("a report that a trigger refuses becomes a failure, and harms no others", { timeout: 60_000 }, async () => {
   for (const code of ["P0001", "23514", "QX001", "QX003"]) {
-    const stored = await reported([..."abcde"], ([ids, , , results]) => /\b3\b/.test(ids) && results.includes("d") && code);
+    const stored = await reported([..."ABCDE"], ([, , , results]) => results.includes("D") && code);
     const { 3: refused, ...others } = stored;
     assert.match(refused, /^\{"the result cannot be stored/, code);
     assert.deepEqual(Object.values(others), Array(4).fill("completed"), code);
@@ -698,10 +698,10 @@ test("results are kept while the login is refused and the server has a fault", a
 });
 
 test("a report for which a trigger lacks something waits alone, and is accepted later", { timeout: 60_000 }, async () => {
-  for (const code of ["42P01", "42501", "55000", "58030"]) {
+  for (const code of ["42P01", "55000", "58030"]) {
     const others = new Set();
     const warnings = [];
-    let tries = 3;
+    let tries = 2;
     const stored = await reported(Array(5).fill("x".repeat(100_000)), (values) => {
       const ids = values[0].match(/\d+/g);
       if (ids.includes("3")) return (others.size < 4 || tries-- > 0) && code;
