@@ -402,6 +402,28 @@ fn a_waiting_worker_ends_at_once_and_leaves_no_session() {
 }
 
 #[test]
+fn a_claim_that_waits_for_a_lock_while_the_worker_ends_takes_no_task() {
+    let (cluster, mut client) = start("locked-claim");
+    let ids: Vec<i64> = (0..3).map(|_| push(&mut client, &json!(1))).collect();
+    let mut locking = cluster.connect();
+    run(&mut locking, "BEGIN; LOCK TABLE queue.tasks");
+    let mut worker = program::program_for(&cluster);
+    let mut worker = worker.args(["work", "mail", "--", "true"]).spawn().expect("start the worker");
+    let _killed = program::KilledOnFailure(worker.id());
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue work'";
+    let blocked = format!("{sessions} AND wait_event_type = 'Lock' AND query LIKE '%queue.claim%'");
+    eventually("the claim waits for the lock", SOON, || number(&mut client, &blocked) == 1);
+    cluster::signal(worker.id() as i32, libc::SIGTERM);
+    assert_eq!(worker.wait().expect("its end").code(), Some(0));
+    run(&mut locking, "ROLLBACK");
+    eventually("its sessions end", SOON, || number(&mut client, sessions) == 0);
+    for id in ids {
+        let found = task(&mut client, id);
+        assert_eq!((&found["state"], &found["attempt"]), (&json!("queued"), &json!(0)));
+    }
+}
+
+#[test]
 fn each_task_runs_once_while_the_server_restarts_and_connections_break() {
     let (mut cluster, mut client) = start("outage");
     let ran = cluster.folder().join("ran");

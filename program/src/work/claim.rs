@@ -38,10 +38,16 @@ const CLAIM_ONE: &str = claim!("queue => $2[1]");
 const CLAIM_ANY: &str = claim!("queues => $2");
 const CALL: &str = "CALL queue.wait(queues => $1, timeout => make_interval(secs => $2), worker => $3)";
 
-/// Claims at most this many tasks.
-pub async fn claim(link: &mut Link, options: &Options, most: usize) -> Result<Vec<Task>, Failure> {
+/// Claims at most this many tasks, and gives up at this end. A claim that succeeds although it is cancelled returns its tasks:
+/// without a worker, their leases would have to run out.
+pub async fn claim(
+    link: &mut Link,
+    options: &Options,
+    most: usize,
+    end: impl Future<Output = ()>,
+) -> Result<Vec<Task>, Failure> {
     let most = i32::try_from(most).unwrap_or(i32::MAX).min(100_000);
-    link.run(ANSWER, async |session: &Session| {
+    link.run_until(end, ANSWER, async |session: &Session| {
         let lease = options.lease.map(|lease| lease.as_secs_f64());
         let query = if options.queues.len() == 1 { CLAIM_ONE } else { CLAIM_ANY };
         let sent = Instant::now();

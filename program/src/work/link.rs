@@ -1,12 +1,13 @@
 //! A connection that is opened again whenever it is lost, after an exponential pause with full jitter.
 
 use std::cell::Cell;
+use std::future::pending;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Context;
 use crate::connect::Session;
@@ -57,7 +58,28 @@ impl Link {
         limit: Duration,
         statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let result = answer(self.open().await?, limit, statements).await;
+        self.run_until(pending(), limit, statements).await
+    }
+
+    /// The same. The statements are cancelled at this end, too; if they have succeeded meanwhile, that is the result.
+    pub async fn run_until<T>(
+        &mut self,
+        end: impl Future<Output = ()>,
+        limit: Duration,
+        statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut end = pin!(end);
+        let session = tokio::select! {
+            session = self.open() => session?,
+            () = &mut end => return Err(Failure::new("the worker ends before it is connected")),
+        };
+        let late = async {
+            tokio::select! {
+                () = end => {}
+                () = sleep(limit) => {}
+            }
+        };
+        let result = answer(session, late, statements).await;
         if result.is_err() {
             // Also after an error of a statement: another host, or another server behind a pooler, may not have it.
             self.session = None;
@@ -99,19 +121,22 @@ impl Link {
     }
 }
 
-/// The result of statements. Without a cancellation, a statement that waits for a lock would keep its backend, and the locks
-/// that it has already, after this program has left.
+/// The result of statements, which are cancelled when it is late. Without a cancellation, a statement that waits for a lock
+/// would keep its backend and its locks after this program has left, and then take effect.
 async fn answer<T>(
     session: &Session,
-    limit: Duration,
+    late: impl Future<Output = ()>,
     statements: impl AsyncFnOnce(&Session) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    let began = Instant::now();
     let mut running = pin!(statements(session));
-    if let Ok(result) = timeout(limit, running.as_mut()).await {
-        return result;
+    tokio::select! {
+        biased;
+        result = &mut running => return result,
+        () = late => {}
     }
+    let late = format!("the server did not answer within {:.0?}", began.elapsed());
     session.cancel(CANCEL).await;
-    let late = format!("the server did not answer within {limit:?}");
     match timeout(CANCEL, running).await {
         Ok(result) => {
             result.map_err(|failure| Failure { message: format!("{late}: {}", failure.message), ..failure })

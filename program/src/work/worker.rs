@@ -134,10 +134,7 @@ async fn work(
             draining().await;
             sleep(END_LIMIT).await;
         };
-        let mut result = tokio::select! {
-            result = claim::claim(&mut link, options, free) => result,
-            () = late => return Ok(()),
-        };
+        let mut result = claim::claim(&mut link, options, free, late).await;
         if let Ok(tasks) = &mut result {
             link.works();
             if !ready {
