@@ -1,5 +1,6 @@
 //! What happens to the outcomes of `queue work` while the server does not take them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use postgres::Client;
@@ -111,19 +112,40 @@ fn claims_stop_while_outcomes_cannot_be_reported() {
     assert_eq!(worker.end(), Some(0));
 }
 
+/// A worker on this many tasks, whose commands end when the file `go` is in the folder.
+fn start_held(cluster: &Cluster, client: &mut Client, tasks: i64) -> (Worker, PathBuf) {
+    push_many(client, tasks);
+    let mut command = program_for(cluster);
+    let folder = cluster.folder().join("held");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    command.current_dir(&folder);
+    let script = "until [ -e go ]; do sleep 0.1; done";
+    let options = ["mail", "--concurrency", &tasks.to_string(), "--", "bash", "-c", script];
+    let worker = Worker::run(command, &options);
+    let running = "SELECT count(*) FROM queue.tasks WHERE state = 'running'";
+    eventually("all run", SOON, || number(client, running) == tasks);
+    (worker, folder)
+}
+
+#[test]
+fn locked_tasks_cost_no_outcome_of_others_when_the_worker_ends() {
+    let (cluster, mut client) = start("locked-at-the-end");
+    let (mut worker, folder) = start_held(&cluster, &mut client, 24);
+    let mut locking = cluster.connect();
+    run(&mut locking, "BEGIN; SELECT FROM queue.tasks WHERE id % 3 = 0 FOR UPDATE");
+    worker.signal(libc::SIGTERM);
+    eventually("it waits", SOON, || worker.log().contains("waiting for handlers"));
+    std::fs::write(folder.join("go"), "").expect("write");
+    assert_eq!(worker.await_end(), Some(1));
+    assert!(worker.log().contains("the outcomes of 8 tasks could not be reported"));
+    await_completions(&mut client, 16);
+}
+
 #[test]
 fn a_locked_task_does_not_delay_the_outcomes_of_others() {
     let (cluster, mut client) = start("locked");
-    push_many(&mut client, 21);
+    let (mut worker, folder) = start_held(&cluster, &mut client, 21);
     let locked = number(&mut client, "SELECT min(id) + 10 FROM queue.tasks");
-    let script = "until [ -e go ]; do sleep 0.1; done";
-    let mut command = program_for(&cluster);
-    let folder = cluster.folder().join("locked-handlers");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    command.current_dir(&folder);
-    let mut worker = Worker::run(command, &["mail", "--concurrency", "21", "--", "bash", "-c", script]);
-    let running = "SELECT count(*) FROM queue.tasks WHERE state = 'running'";
-    eventually("all run", SOON, || number(&mut client, running) == 21);
     let mut locking = cluster.connect();
     run(&mut locking, &format!("BEGIN; SELECT FROM queue.tasks WHERE id = {locked} FOR UPDATE"));
     std::fs::write(folder.join("go"), "").expect("write");

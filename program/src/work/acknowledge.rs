@@ -68,29 +68,37 @@ fn take_batch(left: &mut Vec<Report>) -> Vec<Report> {
     batch
 }
 
-/// Reports a batch, and halves it until those that the server does not take are alone: none must suffer for the others.
+/// Reports a batch, and divides it until those that the server does not take are alone: none must suffer for the others.
 async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, postponed: &mut Postponed) {
     let mut batches = vec![batch];
-    while let Some(mut batch) = batches.pop() {
+    while let Some(batch) = batches.pop() {
         if batch.is_empty() {
             continue;
         }
-        let failure = match link.run(ANSWER, async |session: &Session| send(session, &batch).await).await {
-            Ok(accepted) => {
-                link.works();
-                finish(link, context, &batch, &accepted).await;
-                continue;
-            }
-            Err(failure) => failure,
+        let mut accepted = HashSet::new();
+        let sent =
+            link.run(ANSWER, async |session: &Session| send(session, &batch, &mut accepted).await).await;
+        let Err(failure) = sent else {
+            link.works();
+            finish(link, context, &batch, &accepted).await;
+            continue;
         };
+        // The statements before the one that failed have taken effect.
+        let (reported, mut batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|report| accepted.contains(&report.lease.id));
+        reported.iter().for_each(|report| context.leases.remove(&report.lease));
         let is_refused = ["22", "23", "54", "P0"].iter().any(|class| failure.is(class));
         let is_locked = failure.is("55P03");
         if !is_refused && !is_locked {
             tokio::time::sleep(link.failed(&failure)).await;
         }
         if batch.len() > 1 {
-            let half = batch.split_off(batch.len() / 2);
-            batches.extend([half, batch]);
+            // Each part with a locked task would wait for its lock once more.
+            let size = if is_locked { 1 } else { batch.len().div_ceil(2) };
+            while batch.len() > size {
+                batches.push(batch.split_off(batch.len() - size));
+            }
+            batches.push(batch);
         } else if failure.is_of_the_connection() {
             batches.push(batch);
         } else if let Some(report) = batch.pop() {

@@ -12,24 +12,28 @@ use super::outcome::{Failed, Outcome};
 use crate::connect::Session;
 use crate::failure::Failure;
 
-/// A call that waits for locks for a second at most. The limit is set before the call, because its first argument depends on
+/// How long a report waits for locks: together with others, and alone. A task that another transaction has locked must not
+/// delay the reports of others for long.
+const WAIT: &str = "1s";
+const WAIT_ALONE: &str = "50ms";
+
+/// A call that waits for locks for $1 at most. The limit is set before the call, because the call's first argument depends on
 /// it.
-macro_rules! within_a_second {
+macro_rules! within {
     ($function:literal, $arguments:literal) => {
         concat!(
-            "SELECT e.id FROM (SELECT set_config('lock_timeout', '1s', true) AS set OFFSET 0) AS s, LATERAL queue.",
+            "SELECT e.id FROM (SELECT set_config('lock_timeout', $1, true) AS set OFFSET 0) AS s, LATERAL queue.",
             $function,
-            "(CASE WHEN s.set IS NOT NULL THEN $1 END, ",
+            "(CASE WHEN s.set IS NOT NULL THEN $2 END, ",
             $arguments,
             ") AS e (id)"
         )
     };
 }
-const COMPLETE: &str = within_a_second!("complete_many", "$2, $3::text[]::jsonb[]");
-const FAIL: &str =
-    within_a_second!("fail_many", "$2, $3, make_interval(secs => $4), $5, $6::text[]::jsonb[]");
-const RELEASE: &str = within_a_second!("release_many", "$2, make_interval(secs => $3)");
-const CONFIRM: &str = within_a_second!("confirm_cancel", "$2");
+const COMPLETE: &str = within!("complete_many", "$3, $4::text[]::jsonb[]");
+const FAIL: &str = within!("fail_many", "$3, $4, make_interval(secs => $5), $6, $7::text[]::jsonb[]");
+const RELEASE: &str = within!("release_many", "$3, make_interval(secs => $4)");
+const CONFIRM: &str = within!("confirm_cancel", "$3");
 
 /// The end of one attempt.
 pub struct Report {
@@ -55,9 +59,9 @@ impl Report {
     }
 }
 
-/// Reports a batch, and returns the ids of the tasks that the server accepted.
-pub async fn send(session: &Session, batch: &[Report]) -> Result<HashSet<i64>, Failure> {
-    let mut accepted = HashSet::new();
+/// Reports a batch, and adds the ids of the tasks that the server accepted: also those before a statement that fails.
+pub async fn send(session: &Session, batch: &[Report], accepted: &mut HashSet<i64>) -> Result<(), Failure> {
+    let wait = if batch.len() > 1 { WAIT } else { WAIT_ALONE };
     let (mut done, mut cancelled) = (Vec::new(), Vec::new());
     let mut failed: BTreeMap<_, Vec<(&Lease, &Failed)>> = BTreeMap::new();
     let mut released: BTreeMap<Duration, Vec<&Lease>> = BTreeMap::new();
@@ -75,10 +79,13 @@ pub async fn send(session: &Session, batch: &[Report]) -> Result<HashSet<i64>, F
     if !done.is_empty() {
         let (ids, tokens) = keys(done.iter().map(|(lease, _)| *lease));
         let results: Vec<&Option<String>> = done.iter().map(|(_, result)| *result).collect();
-        let results = (&results as _, Type::TEXT_ARRAY);
-        let rows =
-            session.rows(COMPLETE, &[(&ids, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY), results]).await?;
-        accepted.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+        let arguments = [
+            (&wait as _, Type::TEXT),
+            (&ids as _, Type::INT8_ARRAY),
+            (&tokens as _, Type::INT8_ARRAY),
+            (&results as _, Type::TEXT_ARRAY),
+        ];
+        accepted.extend(session.rows(COMPLETE, &arguments).await?.iter().map(|row| row.get::<_, i64>(0)));
     }
     for ((retry_in, permanent), attempts) in failed {
         let (ids, tokens) = keys(attempts.iter().map(|(lease, _)| *lease));
@@ -87,6 +94,7 @@ pub async fn send(session: &Session, batch: &[Report]) -> Result<HashSet<i64>, F
             attempts.iter().map(|(_, how)| how.details.as_ref().map(Value::to_string)).collect();
         let retry_in = retry_in.map(|delay| delay.as_secs_f64());
         let arguments = [
+            (&wait as _, Type::TEXT),
             (&ids as _, Type::INT8_ARRAY),
             (&tokens as _, Type::INT8_ARRAY),
             (&errors as _, Type::TEXT_ARRAY),
@@ -99,19 +107,24 @@ pub async fn send(session: &Session, batch: &[Report]) -> Result<HashSet<i64>, F
     for (delay, leases) in released {
         let (ids, tokens) = keys(leases.into_iter());
         let seconds = delay.as_secs_f64();
-        let rows = session
-            .rows(RELEASE, &[(&ids, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY), (&seconds, Type::FLOAT8)])
-            .await?;
-        accepted.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+        let arguments = [
+            (&wait as _, Type::TEXT),
+            (&ids as _, Type::INT8_ARRAY),
+            (&tokens as _, Type::INT8_ARRAY),
+            (&seconds as _, Type::FLOAT8),
+        ];
+        accepted.extend(session.rows(RELEASE, &arguments).await?.iter().map(|row| row.get::<_, i64>(0)));
     }
     for lease in cancelled {
-        match session.rows(CONFIRM, &[(&lease.id, Type::INT8), (&lease.token, Type::INT8)]).await {
+        let arguments =
+            [(&wait as _, Type::TEXT), (&lease.id as _, Type::INT8), (&lease.token as _, Type::INT8)];
+        match session.rows(CONFIRM, &arguments).await {
             Ok(_) => drop(accepted.insert(lease.id)),
             Err(failure) if failure.is("QX") => {}
             Err(failure) => return Err(failure),
         }
     }
-    Ok(accepted)
+    Ok(())
 }
 
 fn keys<'a>(leases: impl Iterator<Item = &'a Lease>) -> (Vec<i64>, Vec<i64>) {
