@@ -20,6 +20,10 @@ use crate::failure::Failure;
 const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended \
     FROM queue.extend_many($1, $2, make_interval(secs => $3), skip_locked => true)";
 
+/// How many leases one statement extends. The server refuses more than 100,000, and a worker can hold more than that while
+/// outcomes cannot be reported.
+const MOST: usize = 10_000;
+
 /// Runs until the worker has ended.
 pub async fn run(context: Rc<Context>, mut link: Link) {
     let mut last = Instant::now();
@@ -45,7 +49,7 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
             continue;
         }
         let limit = every.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(10));
-        match extend(&mut link, &context, &leases, limit).await {
+        match extend_all(&mut link, &context, &leases, limit).await {
             Ok(all) => {
                 all_extended = all;
                 link.works();
@@ -62,6 +66,19 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
 }
 
 /// Whether all were extended.
+async fn extend_all(
+    link: &mut Link,
+    context: &Context,
+    leases: &[Rc<Lease>],
+    limit: Duration,
+) -> Result<bool, Failure> {
+    let mut all = true;
+    for part in leases.chunks(MOST) {
+        all &= extend(link, context, part, limit).await?;
+    }
+    Ok(all)
+}
+
 async fn extend(
     link: &mut Link,
     context: &Context,
