@@ -313,7 +313,13 @@ Examples:
   queue health --due-for 1m --failed 0 || notify-operators";
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|why| format!("{why}; write it as 500ms, 10s or 5m"))
+    /// A thousand years. Clocks and intervals have no room for the longest durations that can be written.
+    const LONGEST: Duration = Duration::from_secs(1000 * 366 * 24 * 60 * 60);
+    let duration = humantime::parse_duration(text);
+    match duration.map_err(|why| format!("{why}; write it as 500ms, 10s or 5m"))? {
+        duration if duration > LONGEST => Err("it has to be at most 1000 years".to_owned()),
+        duration => Ok(duration),
+    }
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -349,5 +355,15 @@ mod tests {
         assert!(refused(&["queue", "work", "a", "--http", "http://x", "--", "sh"]));
         assert!(refused(&["queue", "work", "--", "sh"]));
         assert!(refused(&["queue", "work", "a", "--lease", "0s", "--", "sh"]));
+    }
+
+    #[test]
+    fn a_duration_that_no_clock_has_is_refused() {
+        let works = |timeout: &str| {
+            let line = ["queue", "work", "a", "--timeout", timeout, "--kill-after", timeout, "--", "sh"];
+            Arguments::try_parse_from(line).is_ok()
+        };
+        assert!(works("1000years"));
+        assert!(!works("300000000000years"));
     }
 }

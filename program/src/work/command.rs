@@ -39,8 +39,8 @@ pub async fn run(context: &Rc<Context>, task: &Task, command: &[OsString]) -> Ou
             return Outcome::Released(CANNOT_START);
         }
     };
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or(i32::MAX);
-    context.guard.begun(group);
+    let id = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or(i32::MAX);
+    let group = context.guard.begun(id);
     let (payload, stdin) = (task.payload.clone(), child.stdin.take());
     let feeding = spawn_local(async move {
         // A command need not read its input.
@@ -51,8 +51,8 @@ pub async fn run(context: &Rc<Context>, task: &Task, command: &[OsString]) -> Ou
     let errors = Output::follow(child.stderr.take(), TAIL, Keep::Last, Some(context));
     let output = Output::follow(child.stdout.take(), LARGEST_RESULT, Keep::First, None);
 
-    let (status, stopped) = wait(context, task, &mut child, group).await;
-    context.guard.ended(group);
+    let (status, stopped) = wait(context, task, &mut child, group.id).await;
+    drop(group);
     feeding.abort();
     let (errors, output) = (errors.finish().await, output.finish().await);
 

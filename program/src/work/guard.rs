@@ -57,14 +57,23 @@ impl Guard {
     }
 
     /// Reports a command that was started.
-    pub fn begun(&self, pid: i32) {
-        send(self.socket.as_raw_fd(), pid);
+    pub fn begun(&self, id: i32) -> Group<'_> {
+        send(self.socket.as_raw_fd(), id);
+        Group { guard: self, id }
     }
+}
 
-    /// Kills what a command has left in its process group, and forgets the command.
-    pub fn ended(&self, pid: i32) {
-        signal(pid, libc::SIGKILL);
-        send(self.socket.as_raw_fd(), -pid);
+/// The process group of a command. At the end of this value, also by a panic, what is left in the group is killed, and the
+/// guard forgets the command.
+pub struct Group<'a> {
+    guard: &'a Guard,
+    pub id: i32,
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        signal(self.id, libc::SIGKILL);
+        send(self.guard.socket.as_raw_fd(), -self.id);
     }
 }
 

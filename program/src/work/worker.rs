@@ -1,5 +1,6 @@
 //! The worker: claims tasks while it has free slots, runs the handler for each, and ends in an orderly way.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use super::lease::{Leases, Reason};
@@ -93,21 +94,44 @@ async fn pause(context: &Context, link: &mut Link, failure: &Failure) {
 /// Works until the end, and reports what has ended.
 async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -> End {
     let (sender, receiver) = unbounded_channel();
-    let acknowledging = spawn_local(acknowledge::run(Rc::clone(context), reporting, receiver));
-    let beating = spawn_local(heartbeat::run(Rc::clone(context), extending));
+    let mut acknowledging = spawn_local(acknowledge::run(Rc::clone(context), reporting, receiver));
+    let mut beating = spawn_local(heartbeat::run(Rc::clone(context), extending));
     let slots = Arc::new(Semaphore::new(context.options.concurrency as usize));
-    let mut end = work(context, claiming, &slots, &sender).await;
+    let mut end = {
+        let mut working = pin!(work(context, claiming, &slots, &sender));
+        tokio::select! {
+            end = &mut working => end,
+            failure = broken(&mut acknowledging, &mut beating) => {
+                // What runs would be done again: it cannot be reported, or loses its lease.
+                context.stop.advance(Phase::Killing);
+                working.await.and(Err(failure))
+            }
+        }
+    };
     context.stop.advance(Phase::Draining);
     drain(context, &slots, &sender).await;
     drop(sender);
-    let _ = timeout(END_LIMIT, acknowledging).await;
+    if !acknowledging.is_finished() {
+        let _ = timeout(END_LIMIT, acknowledging).await;
+    }
     let unreported = context.leases.count();
     if unreported > 0 {
         end = end.and(Err(Failure::new(format!("the outcomes of {unreported} tasks could not be reported"))));
     }
-    beating.abort();
-    let _ = beating.await;
+    if !beating.is_finished() {
+        beating.abort();
+        let _ = beating.await;
+    }
     end
+}
+
+/// Waits until a part of the worker has ended before the others, which only a panic can cause.
+async fn broken(acknowledging: &mut JoinHandle<()>, beating: &mut JoinHandle<()>) -> Failure {
+    let part = tokio::select! {
+        _ = acknowledging => "reporting outcomes",
+        _ = beating => "extending leases",
+    };
+    Failure::new(format!("{part} has failed because of a defect in queue work"))
 }
 
 /// Claims until the worker is to end, or an error shows that it cannot go on.
@@ -190,16 +214,11 @@ fn is_final(failure: &Failure, ready: bool) -> bool {
 fn begin(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender<Report>, task: Task) {
     context.leases.add(&task.lease);
     let slot = Arc::clone(slots).try_acquire_owned().ok();
-    let (context, sender) = (Rc::clone(context), sender.clone());
+    let (context, sender, task) = (Rc::clone(context), sender.clone(), Rc::new(task));
     spawn_local(async move {
         context.log.debug("begun", task.fields());
         let began = tokio::time::Instant::now();
-        let outcome = match &context.options.handler {
-            // It was claimed while the worker was asked to end.
-            _ if context.stop.now() > Phase::Working => Outcome::Released(Duration::ZERO),
-            Handler::Command(words) => command::run(&context, &task, words).await,
-            Handler::Http(target) => http::run(&context, &task, target).await,
-        };
+        let outcome = outcome_of(handle(Rc::clone(&context), Rc::clone(&task))).await;
         let mut fields = task.fields();
         fields["outcome"] = json!(outcome.name());
         fields["seconds"] = json!((began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0);
@@ -219,6 +238,23 @@ fn begin(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender
         }
         drop(slot);
     });
+}
+
+async fn handle(context: Rc<Context>, task: Rc<Task>) -> Outcome {
+    match &context.options.handler {
+        // It was claimed while the worker was asked to end.
+        _ if context.stop.now() > Phase::Working => Outcome::Released(Duration::ZERO),
+        Handler::Command(words) => command::run(&context, &task, words).await,
+        Handler::Http(target) => http::run(&context, &task, target).await,
+    }
+}
+
+/// The outcome of a handler. If it panics, the attempt has failed; otherwise its lease would be extended for ever.
+async fn outcome_of(handler: impl Future<Output = Outcome> + 'static) -> Outcome {
+    let ended = spawn_local(handler).await;
+    ended.unwrap_or_else(|_| {
+        Outcome::failed("a defect in queue work ended the attempt; its standard error has more")
+    })
 }
 
 /// Lets handlers finish, then asks them to stop, and gives back what still runs.
@@ -249,5 +285,34 @@ async fn drain(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &Unbounded
     for lease in context.leases.all() {
         context.log.error("the handler cannot be ended", json!({"task": lease.id}));
         let _ = sender.send(Report::new(lease, Outcome::Released(Duration::ZERO)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_one_thread<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, work)
+    }
+
+    async fn panics<T>() -> T {
+        panic!("the panic of a test")
+    }
+
+    #[test]
+    fn a_handler_that_panics_has_failed() {
+        let outcome = in_one_thread(outcome_of(panics()));
+        assert_eq!(outcome.name(), "failed");
+        assert_eq!(in_one_thread(outcome_of(async { Outcome::Done(None) })), Outcome::Done(None));
+    }
+
+    #[test]
+    fn a_part_that_panics_ends_the_worker() {
+        let failure = in_one_thread(async {
+            broken(&mut spawn_local(std::future::pending()), &mut spawn_local(panics())).await
+        });
+        assert!(failure.message.contains("extending leases"));
     }
 }
