@@ -243,6 +243,26 @@ fn a_command_whose_lease_is_lost_is_stopped_and_not_reported() {
 }
 
 #[test]
+fn a_lease_that_becomes_shorter_than_the_heartbeat_is_kept() {
+    let (cluster, mut client) = start("shorter");
+    run(&mut client, r#"SELECT queue.configure('mail', '{"lease": "1 minute"}')"#);
+    let go = cluster.folder().join("go");
+    let script = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    let _worker = Worker::start(&cluster, &["mail", "--heartbeat", "6s", "--", "bash", "-c", &script]);
+    let id = push(&mut client, &json!(1));
+    eventually("it runs", SOON, || running(&mut client) == 1);
+    run(&mut client, r#"SELECT queue.configure('mail', '{"lease": "4 s"}')"#);
+    let held = "SELECT count(*) FROM queue.tasks WHERE state = 'running' AND attempt = 1 AND lease_until";
+    let short = format!("{held} < clock_timestamp() + interval '5 s'");
+    eventually("its lease is shorter", SOON, || number(&mut client, &short) == 1);
+    let end = number(&mut client, "SELECT extract(epoch FROM lease_until)::bigint FROM queue.tasks");
+    let later = format!("{held} > to_timestamp({end} + 8)");
+    eventually("it is extended again and again", SOON, || number(&mut client, &later) == 1);
+    std::fs::write(&go, "").expect("write");
+    assert_eq!(await_state(&mut client, id, "completed")["attempt"], 1);
+}
+
+#[test]
 fn an_attempt_has_a_limit() {
     let (cluster, mut client) = start("limit");
     let id = push(&mut client, &json!(1));

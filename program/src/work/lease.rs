@@ -39,20 +39,23 @@ pub struct Lease {
     pub queue: String,
     /// When it runs out, by this machine's monotonic clock. Never later than on the server, because it is counted from
     /// before the statement was sent.
-    until: Cell<Instant>,
-    /// The longest time that the server has granted. A timeout of the task shortens the last ones.
+    until: watch::Sender<Instant>,
+    /// The time that the server has granted last, and the longest.
+    length: Cell<Duration>,
     longest: Cell<Duration>,
     stop: watch::Sender<Option<Reason>>,
 }
 
 impl Lease {
     pub fn new(id: i64, token: i64, queue: String, sent: Instant, length: Duration) -> Rc<Self> {
-        let (until, longest) = (Cell::new(sent + length), Cell::new(length));
-        Rc::new(Self { id, token, queue, until, longest, stop: watch::Sender::new(None) })
+        let (until, stop) = (watch::Sender::new(sent + length), watch::Sender::new(None));
+        Rc::new(Self { id, token, queue, until, length: length.into(), longest: length.into(), stop })
     }
 
     pub fn extended(&self, sent: Instant, length: Duration) {
-        self.until.set(sent + length);
+        // The handler is woken only if the lease ends earlier than it knows.
+        self.until.send_if_modified(|until| std::mem::replace(until, sent + length) > *until);
+        self.length.set(length);
         self.longest.set(length.max(self.longest.get()));
     }
 
@@ -71,17 +74,18 @@ impl Lease {
 
     /// Waits until the handler should stop, also because the lease has run out and could not be extended.
     pub async fn reason(&self) -> Reason {
-        let mut receiver = self.stop.subscribe();
+        let (mut stop, mut until) = (self.stop.subscribe(), self.until.subscribe());
         loop {
-            let until = self.until.get();
+            let end = *until.borrow_and_update();
             tokio::select! {
-                changed = receiver.wait_for(Option::is_some) => {
+                changed = stop.wait_for(Option::is_some) => {
                     if let Some(reason) = changed.ok().and_then(|reason| *reason) {
                         return reason;
                     }
                 }
-                () = tokio::time::sleep_until(until) => {
-                    if self.until.get() <= Instant::now() {
+                _ = until.changed() => {}
+                () = tokio::time::sleep_until(end) => {
+                    if *self.until.borrow() <= Instant::now() {
                         self.stop(Reason::Lost);
                     }
                 }
@@ -130,9 +134,47 @@ impl Leases {
         leases
     }
 
-    /// A third of the shortest lease.
+    /// A third of the shortest lease. The last leases of a task with a timeout are short, which is no reason to extend all of them
+    /// many times a second.
     pub fn third(&self) -> Option<Duration> {
-        let shortest = self.held.borrow().values().map(|lease| lease.longest.get()).min();
-        shortest.map(|shortest| (shortest / 3).max(Duration::from_millis(50)))
+        const SOONEST: Duration = Duration::from_secs(1);
+        let third = |lease: &Rc<Lease>| (lease.length.get() / 3).max(SOONEST).min(lease.longest.get() / 3);
+        let shortest = self.held.borrow().values().map(third).min();
+        shortest.map(|shortest| shortest.max(Duration::from_millis(50)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handler_is_stopped_at_the_end_of_a_lease_that_became_shorter() {
+        let now = Instant::now();
+        let lease = Lease::new(1, 1, "mail".to_owned(), now, Duration::from_secs(3600));
+        let shorten = async {
+            tokio::task::yield_now().await;
+            lease.extended(now, Duration::from_millis(10));
+            std::future::pending::<()>().await;
+        };
+        let limit = Duration::from_secs(60);
+        let reason = tokio::select! {
+            reason = tokio::time::timeout(limit, lease.reason()) => reason,
+            () = shorten => unreachable!(),
+        };
+        assert_eq!(reason.ok(), Some(Reason::Lost));
+    }
+
+    #[test]
+    fn a_shorter_lease_is_extended_more_often() {
+        let (now, seconds) = (Instant::now(), Duration::from_secs);
+        let (leases, lease) = (Leases::default(), Lease::new(1, 1, "mail".to_owned(), now, seconds(60)));
+        leases.add(&lease);
+        assert_eq!(leases.third(), Some(seconds(20)));
+        lease.extended(now, seconds(6));
+        assert_eq!(leases.third(), Some(seconds(2)));
+        // The last of a task with a timeout.
+        lease.extended(now, Duration::from_millis(1));
+        assert_eq!(leases.third(), Some(seconds(1)));
     }
 }
