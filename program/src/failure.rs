@@ -36,6 +36,16 @@ impl Failure {
         }
     }
 
+    /// Whether the server refuses what a statement contains. An exception of a user's trigger, P0, is also about that.
+    pub fn is_of_the_values(&self) -> bool {
+        ["22", "23", "54", "P0"].iter().any(|class| self.is(class))
+    }
+
+    /// Whether the statement fails on each connection: because of its values, of a lock, or of the state of a task.
+    pub fn is_of_the_statement(&self) -> bool {
+        self.is_of_the_values() || self.is("55P03") || self.is("QX")
+    }
+
     /// Whether the connection, and not the statement, failed.
     pub fn is_of_the_connection(&self) -> bool {
         self.sqlstate.is_none() || ["08", "57P", "53300", "25006"].iter().any(|code| self.is(code))

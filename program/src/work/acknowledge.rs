@@ -87,7 +87,7 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
         let (reported, mut batch): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|report| accepted.contains(&report.lease.id));
         reported.iter().for_each(|report| context.leases.remove(&report.lease));
-        let is_refused = ["22", "23", "54", "P0"].iter().any(|class| failure.is(class));
+        let is_refused = failure.is_of_the_values();
         let is_locked = failure.is("55P03");
         if !is_refused && !is_locked {
             tokio::time::sleep(link.failed(&failure)).await;

@@ -80,8 +80,8 @@ impl Link {
             }
         };
         let result = answer(session, late, statements).await;
-        if result.is_err() {
-            // Also after an error of a statement: another host, or another server behind a pooler, may not have it.
+        if result.as_ref().is_err_and(|failure| !failure.is_of_the_statement()) {
+            // Also after an error of the server: another host, or another server behind a pooler, may not have it.
             self.session = None;
         }
         result
