@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, eventually, number, run};
+use queue_ext_tests::{Cluster, SOON, eventually, number, run, text};
 use serde_json::json;
 
 use super::commands::{await_state, push, start, task};
@@ -61,6 +61,23 @@ fn an_error_that_is_not_about_the_outcomes_costs_none_of_them() {
         await_completions(&mut client, count);
         assert_eq!(worker.end(), Some(0));
         assert!(worker.log().contains(sqlstate), "{}", worker.log());
+    }
+}
+
+#[test]
+fn a_refused_completion_is_a_failed_attempt_and_costs_no_connection() {
+    let (cluster, mut client) = start("refused-completion");
+    break_completions(&mut client, "P0001");
+    for (results, what) in [("none", "completion"), ("json", "result")] {
+        let mut worker = Worker::start(&cluster, &["mail", "--result", results, "--", "echo", "1"]);
+        let pids = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name = 'queue work'";
+        let before = text(&mut client, pids);
+        let id = push(&mut client, &json!(1));
+        let error = await_state(&mut client, id, "queued")["errors"][0]["error"].clone();
+        assert_eq!(error, format!("the server refused the {what}: refused by a test"));
+        assert_eq!(text(&mut client, pids), before);
+        assert_eq!(worker.end(), Some(0));
+        eventually("its sessions end", SOON, || sessions(&mut client) == 0);
     }
 }
 

@@ -50,7 +50,10 @@ impl Outcome {
     /// What is reported in the place of an outcome that the server refuses for what it contains, if there is anything.
     pub fn replacement(&self, why: &str) -> Option<Self> {
         match self {
-            Self::Done(Some(_)) => Some(Self::failed(format!("the server refused the result: {why}"))),
+            Self::Done(result) => {
+                let what = if result.is_some() { "result" } else { "completion" };
+                Some(Self::failed(format!("the server refused the {what}: {why}")))
+            }
             // The encoding of the database may not have all characters of the text.
             Self::Failed(failed) if !failed.error.is_ascii() => {
                 Some(Self::Failed(Failed { error: in_ascii(&failed.error), ..failed.clone() }))
@@ -153,7 +156,8 @@ mod tests {
         let plain = Outcome::Failed(plain);
         assert_eq!(Outcome::Failed(refused).replacement("why").as_ref(), Some(&plain));
         assert_eq!(plain.replacement("why"), None);
-        assert_eq!(Outcome::Done(None).replacement("why"), None);
+        let refused = Outcome::Done(None).replacement("why");
+        assert_eq!(refused, Some(Outcome::failed("the server refused the completion: why")));
     }
 
     #[test]
