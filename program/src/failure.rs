@@ -28,11 +28,21 @@ impl Failure {
         self.sqlstate.as_ref().is_some_and(|sqlstate| sqlstate.starts_with(code))
     }
 
-    /// The message and the SQLSTATE, for logs. The detail can contain a row with its payload.
+    /// The message and the SQLSTATE. The detail can contain a row with its payload.
     pub fn brief(&self) -> String {
         match &self.sqlstate {
             Some(sqlstate) => format!("{} ({sqlstate})", self.message),
             None => self.message.clone(),
+        }
+    }
+
+    /// The same for logs, unless the message can contain a part of a payload, as that of an error in a user's trigger can. Then
+    /// only the SQLSTATE. The classes are those of connecting, of resources and of interventions.
+    pub fn logged(&self) -> String {
+        let is_of_the_server = ["08", "28", "3D", "53", "57"].iter().any(|class| self.is(class));
+        match &self.sqlstate {
+            Some(sqlstate) if !is_of_the_server => format!("SQLSTATE {sqlstate}"),
+            _ => self.brief(),
         }
     }
 

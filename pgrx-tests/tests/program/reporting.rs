@@ -60,8 +60,28 @@ fn an_error_that_is_not_about_the_outcomes_costs_none_of_them() {
         mend(&mut client);
         await_completions(&mut client, count);
         assert_eq!(worker.end(), Some(0));
-        assert!(worker.log().contains(sqlstate), "{}", worker.log());
+        let log = worker.log();
+        assert!(log.contains(sqlstate), "{log}");
+        // The message of an error in a trigger can contain a part of a payload.
+        assert_eq!(log.contains("refused by a test"), sqlstate == "53100", "{log}");
     }
+}
+
+#[test]
+fn a_refused_report_is_logged_without_the_message_of_the_error() {
+    let (cluster, mut client) = start("refused-log");
+    refuse(&mut client, "PERFORM (NEW.payload ->> 'number')::integer;");
+    run(
+        &mut client,
+        "CREATE TRIGGER refuse BEFORE INSERT ON queue.dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let id = push(&mut client, &json!({"number": "s3cret"}));
+    let mut worker = Worker::start(&cluster, &["mail", "--verbose", "--", "bash", "-c", "exit 65"]);
+    eventually("the refusal is logged", SOON, || worker.log().contains("22P02"));
+    mend(&mut client);
+    await_state(&mut client, id, "failed");
+    assert_eq!(worker.end(), Some(0));
+    assert!(!worker.log().contains("s3cret"), "{}", worker.log());
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn not_taken(
     is_refused: bool,
     postponed: &mut Postponed,
 ) -> Option<Report> {
-    let fields = json!({"task": report.lease.id, "error": failure.brief()});
+    let fields = json!({"task": report.lease.id, "error": failure.logged()});
     if is_refused {
         if let Some(outcome) = report.outcome.replacement(&failure.message) {
             return Some(Report::new(report.lease, outcome));

@@ -112,7 +112,7 @@ impl Link {
                 outage.since.set(Some(Instant::now()));
                 self.context
                     .log
-                    .warn("the server cannot be used; trying again", json!({"error": failure.brief()}));
+                    .warn("the server cannot be used; trying again", json!({"error": failure.logged()}));
             }
         }
         self.failures += 1;
