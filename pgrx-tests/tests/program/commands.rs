@@ -359,9 +359,13 @@ fn sigterm_lets_handlers_finish_and_gives_back_the_others() {
 fn a_command_that_the_service_manager_ends_with_the_worker_costs_no_attempt() {
     let (cluster, mut client) = start("manager");
     run(&mut client, "CREATE TABLE pids (task bigint, pid integer)");
-    let script = r#"psql -qXc "INSERT INTO pids VALUES ($QUEUE_TASK_ID, $$)"; exec sleep 300"#;
+    // Many programs catch the signal and exit with a code that stands for it.
+    let script = r#"read -r code; [ $code = 0 ] || trap "exit $code" TERM
+        psql -qXc "INSERT INTO pids VALUES ($QUEUE_TASK_ID, $$)"
+        [ $code != 0 ] || exec sleep 300
+        sleep 300 & wait"#;
     let mut worker = Worker::start(&cluster, &["mail", "--", "bash", "-c", script]);
-    let stopped = push(&mut client, &json!(1));
+    let stopped = [0, 143, 130].map(|code| push(&mut client, &json!(code)));
     let pid = |client: &mut Client, task: i64| {
         let pids = "SELECT pid FROM pids WHERE task = $1";
         let mut pid = 0;
@@ -371,21 +375,25 @@ fn a_command_that_the_service_manager_ends_with_the_worker_costs_no_attempt() {
         });
         pid
     };
-    let stopped_pid = pid(&mut client, stopped);
+    let pids = stopped.map(|id| pid(&mut client, id));
     // Before the end of the worker, a signal is a failure of the command.
-    let failed = push(&mut client, &json!(2));
-    cluster::signal(pid(&mut client, failed), libc::SIGTERM);
-    let found = await_state(&mut client, failed, "queued");
-    assert_eq!(found["errors"][0]["error"], "killed by signal 15");
+    for (code, error) in [(0, "killed by signal 15"), (143, "exited with code 143")] {
+        let failed = push(&mut client, &json!(code));
+        cluster::signal(pid(&mut client, failed), libc::SIGTERM);
+        let found = await_state(&mut client, failed, "queued");
+        assert_eq!(found["errors"][0]["error"], error);
+    }
     worker.signal(libc::SIGTERM);
     eventually("it waits", SOON, || worker.log().contains("waiting for handlers"));
-    cluster::signal(stopped_pid, libc::SIGTERM);
+    pids.map(|pid| cluster::signal(pid, libc::SIGTERM));
     assert_eq!(worker.await_end(), Some(0));
-    let found = task(&mut client, stopped);
-    assert_eq!(
-        (&found["state"], &found["attempt"], &found["errors"]),
-        (&json!("queued"), &json!(0), &Value::Null)
-    );
+    for id in stopped {
+        let found = task(&mut client, id);
+        assert_eq!(
+            (&found["state"], &found["attempt"], &found["errors"]),
+            (&json!("queued"), &json!(0), &Value::Null)
+        );
+    }
 }
 
 #[test]

@@ -61,17 +61,13 @@ pub async fn run(context: &Rc<Context>, task: &Task, command: &[OsString]) -> Ou
             Ok(result) => Outcome::Done(result),
             Err(why) => Outcome::failed(why),
         },
-        // A service manager, or a terminal, may send the signal that stops the worker to the command as well.
-        Ok(status)
-            if stopped.is_none()
-                && context.stop.now() >= Phase::Draining
-                && matches!(status.signal(), Some(libc::SIGTERM | libc::SIGINT)) =>
-        {
-            Outcome::Released(Duration::ZERO)
-        }
         Ok(status) => {
             let permanent = status.code().is_some_and(|code| options.discard_codes.contains(&code));
             match stopped {
+                // A service manager, or a terminal, may send the signal that stops the worker to the command as well.
+                None if context.stop.now() >= Phase::Draining && !permanent && ended_by_signal(status) => {
+                    Outcome::Released(Duration::ZERO)
+                }
                 // A code that discards the task was chosen by the command.
                 Some(reason) if !permanent || reason == Reason::Lost => {
                     Outcome::stopped(reason, options.timeout)
@@ -156,6 +152,12 @@ async fn maybe(when: Option<Instant>) {
         Some(when) => sleep_until(when).await,
         None => std::future::pending().await,
     }
+}
+
+/// Whether a signal to stop has ended a command. Shells, Java and others catch it, and exit with 128 and its number.
+fn ended_by_signal(status: ExitStatus) -> bool {
+    let signal = status.signal().or(status.code().map(|code| code - 128));
+    matches!(signal, Some(libc::SIGTERM | libc::SIGINT))
 }
 
 fn failure(status: ExitStatus, errors: &[u8], permanent: bool) -> Outcome {
