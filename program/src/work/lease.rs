@@ -44,12 +44,23 @@ pub struct Lease {
     length: Cell<Duration>,
     longest: Cell<Duration>,
     stop: watch::Sender<Option<Reason>>,
+    /// Whether the handler has ended, so that the lease is held only until its outcome is reported.
+    pub handled: Cell<bool>,
 }
 
 impl Lease {
     pub fn new(id: i64, token: i64, queue: String, sent: Instant, length: Duration) -> Rc<Self> {
         let (until, stop) = (watch::Sender::new(sent + length), watch::Sender::new(None));
-        Rc::new(Self { id, token, queue, until, length: length.into(), longest: length.into(), stop })
+        Rc::new(Self {
+            id,
+            token,
+            queue,
+            until,
+            length: length.into(),
+            longest: length.into(),
+            stop,
+            handled: Cell::default(),
+        })
     }
 
     pub fn extended(&self, sent: Instant, length: Duration) {
@@ -127,6 +138,13 @@ impl Leases {
         self.held.borrow().values().cloned().collect()
     }
 
+    /// Those whose handlers still run.
+    pub fn running(&self) -> Vec<Rc<Lease>> {
+        let mut leases = self.all();
+        leases.retain(|lease| !lease.handled.get());
+        leases
+    }
+
     /// Those that have not been lost.
     pub fn to_extend(&self) -> Vec<Rc<Lease>> {
         let mut leases = self.all();
@@ -163,6 +181,17 @@ mod tests {
             () = shorten => unreachable!(),
         };
         assert_eq!(reason.ok(), Some(Reason::Lost));
+    }
+
+    #[test]
+    fn a_lease_whose_outcome_waits_for_its_report_has_no_running_handler() {
+        let lease = |id| Lease::new(id, 1, "mail".to_owned(), Instant::now(), Duration::from_secs(60));
+        let (leases, ended) = (Leases::default(), lease(1));
+        leases.add(&ended);
+        leases.add(&lease(2));
+        ended.handled.set(true);
+        assert_eq!(leases.running().iter().map(|lease| lease.id).collect::<Vec<_>>(), [2]);
+        assert_eq!(leases.count(), 2);
     }
 
     #[test]

@@ -219,6 +219,7 @@ fn begin(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &UnboundedSender
         context.log.debug("begun", task.fields());
         let began = tokio::time::Instant::now();
         let outcome = outcome_of(handle(Rc::clone(&context), Rc::clone(&task))).await;
+        task.lease.handled.set(true);
         let mut fields = task.fields();
         fields["outcome"] = json!(outcome.name());
         fields["seconds"] = json!((began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0);
@@ -282,7 +283,7 @@ async fn drain(context: &Rc<Context>, slots: &Arc<Semaphore>, sender: &Unbounded
     if timeout(END_LIMIT, idle()).await.is_ok() {
         return;
     }
-    for lease in context.leases.all() {
+    for lease in context.leases.running() {
         context.log.error("the handler cannot be ended", json!({"task": lease.id}));
         let _ = sender.send(Report::new(lease, Outcome::Released(Duration::ZERO)));
     }
