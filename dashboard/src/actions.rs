@@ -21,7 +21,7 @@ const ACTIONS: &[(&str, &str, About)] = &[
         "CALL queue.reprioritise_where(jsonb_build_object('ids', jsonb_build_array($1)), $2)",
         About::Priority,
     ),
-    ("run_schedule", "SELECT queue.run_schedule($1)::text", About::Name),
+    ("run_schedule", "SELECT queue.run_schedule($1)::text", About::Run),
     ("pause_schedule", "SELECT 'paused' FROM queue.pause_schedule($1)", About::Name),
     ("resume_schedule", "SELECT 'resumed' FROM queue.resume_schedule($1)", About::Name),
     ("unschedule", "SELECT 'deleted' FROM queue.unschedule($1)", About::Name),
@@ -33,6 +33,8 @@ const ACTIONS: &[(&str, &str, About)] = &[
 enum About {
     /// A queue or a schedule.
     Name,
+    /// A schedule, whose task is pushed.
+    Run,
     /// A number of tasks of a queue.
     Some,
     /// A task.
@@ -62,6 +64,10 @@ pub async fn act(
     let id = || target.parse::<i64>().map_err(|_| Problem::bad("the id of a task is a number"));
     let (role, result) = match about {
         About::Name => database.act(statement, &[(&target, Type::TEXT)]).await,
+        About::Run => {
+            let (role, result) = database.act(statement, &[(&target, Type::TEXT)]).await;
+            (role, result.and_then(push::pushed))
+        }
         About::Some => {
             let tasks = wish["tasks"].as_i64().and_then(|tasks| i32::try_from(tasks).ok());
             let tasks = tasks.ok_or(Problem::bad("the number of tasks is missing"))?;

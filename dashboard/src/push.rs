@@ -44,9 +44,13 @@ pub async fn push(
         Some("22007" | "22008" | "22015") => Problem::bad("delay must be an interval, such as 10 minutes"),
         _ => problem,
     };
-    let added = result.map_err(interval).and_then(|id| match id.as_str() {
+    Ok((role, result.map_err(interval).and_then(pushed)))
+}
+
+/// The id of a pushed task, or the problem of an action that has pushed none.
+pub fn pushed(id: String) -> Result<String, Problem> {
+    match id.as_str() {
         "" => Err(Problem::bad("a trigger on queue.tasks has suppressed the task")),
         _ => Ok(id),
-    });
-    Ok((role, added))
+    }
 }

@@ -190,7 +190,9 @@ fn selected_tasks_that_meanwhile_failed_or_were_redriven_are_not_purged() {
     // As they are now, the first was selected as a live task before it failed, and the second as a dead letter before it
     // was redriven.
     for (task, selected, other) in [(tasks.failed, "live", "failed"), (live, "failed", "live")] {
-        for (state, dry_run, expected) in [(selected, true, 0), (selected, false, 0), (other, true, 1), (other, false, 1)] {
+        for (state, dry_run, expected) in
+            [(selected, true, 0), (selected, false, 0), (other, true, 1), (other, false, 1)]
+        {
             let purge = json!({"action": "purge_where", "ids": [task.to_string()], "state": state, "dry_run": dry_run});
             let done = dashboard.act(&purge.to_string());
             assert_eq!(done.json()["result"]["tasks"], expected, "{purge}: {}", done.body);
@@ -256,6 +258,12 @@ fn a_task_is_pushed_run_now_and_reprioritised_and_the_form_keeps_what_was_typed(
             WHEN (NEW.key = 'unwanted') EXECUTE FUNCTION suppress()",
     );
     let none = dashboard.act("{\"action\": \"push\", \"target\": \"invoices\", \"key\": \"unwanted\"}");
+    assert!(none.body.contains("suppressed the task"), "{}", none.body);
+    run(
+        &mut client,
+        "SELECT queue.schedule('unwanted', '@daily', 'invoices', options => '{\"key\": \"unwanted\"}')",
+    );
+    let none = dashboard.act("{\"action\": \"run_schedule\", \"target\": \"unwanted\"}");
     assert!(none.body.contains("suppressed the task"), "{}", none.body);
 
     browser.open(&dashboard.page(&format!("task?id={task}")));
