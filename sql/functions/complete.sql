@@ -4,12 +4,38 @@
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
+--   How:      a plain task, which has neither a key nor a group, is moved in one statement, and the next one looks for its
+--             dependents: see notify_dependents()
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
+    done bigint;
 BEGIN
+    WITH ended AS (
+        DELETE FROM queue.tasks AS t
+        WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+          AND t.key IS NULL AND t.group_key IS NULL
+          AND (SELECT q.keep_history AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
+          AND queue_internal.has_right('worker', t.queue)
+        RETURNING t.*
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
+               e.payload, e.progress, e.errors, complete.result
+        FROM ended AS e
+    )
+    SELECT e.id INTO done FROM ended AS e;
+    IF done IS NOT NULL THEN
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
+        END IF;
+        RETURN;
+    END IF;
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
       AND queue_internal.has_right('worker', t.queue)

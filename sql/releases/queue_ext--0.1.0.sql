@@ -5452,25 +5452,34 @@ AS $$
 DECLARE
     moment  CONSTANT timestamptz := clock_timestamp();
     entries CONSTANT bigint := queue_internal.entries_passed();
+    -- Where the scan starts (scan_start.sql), by default at the front.
+    since_event bigint := 0;
+    since_level integer := -2147483648;
+    since_head  timestamptz := '-infinity';
+    until       timestamptz;
+    newest      bigint;
     source  record;
     claimed queue.claimed_task;
     first   timestamptz;
     tasks   integer := 0;
 BEGIN
-    -- Sessions with a scan start (scan_start.sql), and editions with several buckets.
-    IF current_setting('queue_scan_start.any', true) = 'true'
-       AND (queue_internal.get_scan_start(queue)).until IS NOT NULL OR queue_internal.buckets() > 1 THEN
+    IF queue_internal.buckets() > 1 THEN
         RETURN;
+    ELSIF current_setting('queue_scan_start.any', true) = 'true' THEN
+        SELECT s.event, s.level, s.head, s.until INTO since_event, since_level, since_head, until
+        FROM queue_internal.get_scan_start(queue) AS s;
     END IF;
     SELECT moment + coalesce(claim_plain.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until, q.max_attempts,
            f.level, f.head, CASE WHEN f.head <= moment THEN queue_internal.token_base() END AS base
     INTO source
     FROM queue.queues AS q
-    CROSS JOIN LATERAL queue_internal.first_task(0, q.name, -2147483648, '-infinity', false) AS f
+    CROSS JOIN LATERAL queue_internal.first_task(0, q.name, since_level, since_head, false) AS f
     WHERE q.name = claim_plain.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
       AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
       AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
-      AND NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = claim_plain.queue AND e.due_at <= moment)
+      AND NOT EXISTS (
+          SELECT FROM queue_internal.events AS e
+          WHERE e.queue = claim_plain.queue AND (e.due_at, e.id) > ('-infinity', since_event) AND e.due_at <= moment)
       AND queue_internal.has_right('worker', claim_plain.queue);
     IF source.base IS NULL THEN
         RETURN;
@@ -5498,11 +5507,18 @@ BEGIN
         tasks := tasks + 1;
         RETURN NEXT claimed;
     END LOOP;
-    -- Many dead entries, or running tasks, before the first one that it claimed. For some time claim_from claims: it also
-    -- skips the dead entries of events. Each task that it claimed has an entry in two indexes.
+    -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an entry in
+    -- two indexes.
     IF queue_internal.entries_passed() > entries + 1000 + 2 * tasks THEN
+        newest := queue_internal.newest_event();
+        -- Also past the dead entries of events, unless there is an event by now.
+        IF NOT EXISTS (SELECT FROM queue_internal.events AS e
+                       WHERE e.queue = claim_plain.queue AND (e.due_at, e.id) > ('-infinity', since_event) AND e.due_at <= moment) THEN
+            since_event := newest;
+        END IF;
         PERFORM queue_internal.set_scan_start(queue, (
-            0, source.level, coalesce(first, source.head), clock_timestamp() + 20 * (clock_timestamp() - moment)));
+            since_event, source.level, coalesce(first, source.head),
+            coalesce(until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
     END IF;
 END
 $$;
@@ -9231,12 +9247,38 @@ COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker:
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
+--   How:      a plain task, which has neither a key nor a group, is moved in one statement, and the next one looks for its
+--             dependents: see notify_dependents()
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
+    done bigint;
 BEGIN
+    WITH ended AS (
+        DELETE FROM queue.tasks AS t
+        WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
+          AND t.key IS NULL AND t.group_key IS NULL
+          AND (SELECT q.keep_history AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
+          AND queue_internal.has_right('worker', t.queue)
+        RETURNING t.*
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
+               e.payload, e.progress, e.errors, complete.result
+        FROM ended AS e
+    )
+    SELECT e.id INTO done FROM ended AS e;
+    IF done IS NOT NULL THEN
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
+        END IF;
+        RETURN;
+    END IF;
     SELECT t.* INTO task FROM queue.tasks AS t
     WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
       AND queue_internal.has_right('worker', t.queue)
