@@ -127,7 +127,9 @@ class Acknowledger:
             # the server refuses twice. It must not delay the others.
             is_refused = not is_about_server(error)
             is_suspect = tries > 1 and (len(group) > 1 or _size(group[0]) > GROUP_SIZE or is_refused)
-            return is_suspect or (is_late and is_refused) or is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
+            if is_suspect or (is_late and is_refused):
+                return True
+            return is_about_values(error) or is_too_large(error) or isinstance(error, LockNotAvailable)
 
         try:
             accepted = self._link.call(use, is_final)

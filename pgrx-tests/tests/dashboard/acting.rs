@@ -253,15 +253,15 @@ fn a_task_is_pushed_run_now_and_reprioritised_and_the_form_keeps_what_was_typed(
     assert_eq!(again.json()["problem"]["sqlstate"], "QX004", "{}", again.body);
     run(
         &mut client,
-        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW
-            WHEN (NEW.key = 'unwanted') EXECUTE FUNCTION suppress()",
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RETURN CASE WHEN NEW.kind IS DISTINCT FROM 'unwanted' THEN NEW END; END $$;
+         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION suppress()",
     );
-    let none = dashboard.act("{\"action\": \"push\", \"target\": \"invoices\", \"key\": \"unwanted\"}");
+    let none = dashboard.act("{\"action\": \"push\", \"target\": \"invoices\", \"kind\": \"unwanted\"}");
     assert!(none.body.contains("suppressed the task"), "{}", none.body);
     run(
         &mut client,
-        "SELECT queue.schedule('unwanted', '@daily', 'invoices', options => '{\"key\": \"unwanted\"}')",
+        "SELECT queue.schedule('unwanted', '@daily', 'invoices', options => '{\"kind\": \"unwanted\"}')",
     );
     let none = dashboard.act("{\"action\": \"run_schedule\", \"target\": \"unwanted\"}");
     assert!(none.body.contains("suppressed the task"), "{}", none.body);

@@ -385,7 +385,7 @@ fn a_command_that_the_service_manager_ends_with_the_worker_costs_no_attempt() {
     }
     worker.signal(libc::SIGTERM);
     eventually("it waits", SOON, || worker.log().contains("waiting for handlers"));
-    pids.map(|pid| cluster::signal(pid, libc::SIGTERM));
+    pids.into_iter().for_each(|pid| cluster::signal(pid, libc::SIGTERM));
     assert_eq!(worker.await_end(), Some(0));
     for id in stopped {
         let found = task(&mut client, id);

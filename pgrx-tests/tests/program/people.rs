@@ -106,9 +106,9 @@ fn push_reads_standard_input() {
 
     run(
         &mut client,
-        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW
-            WHEN (NEW.kind = 'unwanted') EXECUTE FUNCTION suppress()",
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RETURN CASE WHEN NEW.kind IS DISTINCT FROM 'unwanted' THEN NEW END; END $$;
+         CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION suppress()",
     );
     pushed(&["1", "--kind", "unwanted"], "").refusal(1, "suppressed");
     assert_eq!(pushed(&["--lines", "--kind", "unwanted"], "1\n2\n").text(), "0 tasks");

@@ -68,7 +68,8 @@ class Heartbeats(Case):
         self.assertEqual({task.reason for task in tasks}, {"lost"})
 
     def test_a_lease_that_has_become_shorter_is_lost_in_time(self):
-        worker, begun, over, told, extend = self.worker(heartbeat=0.1), threading.Event(), threading.Event(), [], heartbeat._extend
+        worker, begun, over, told = self.worker(heartbeat=0.1, concurrency=1), threading.Event(), threading.Event(), []
+        extend = heartbeat._extend
 
         def extend_once_more(connection, tasks, *others):
             if tasks[0].lease_seconds < 60:  # and no answer of the server arrives any more
