@@ -71,7 +71,9 @@ fn work(mut client: Client, seed: u64, stop: &AtomicBool, done: &AtomicU64) {
 /// How many blocks it takes to read the numbers.
 fn blocks_read(client: &mut Client) -> u64 {
     let plan = client.query("EXPLAIN (ANALYZE, BUFFERS) SELECT * FROM queue.stats", &[]).expect("explain");
-    let hits = plan.iter().filter_map(|row| row.get::<_, &str>(0).split_once("shared hit=").map(|found| found.1.to_owned()));
+    let hits = plan
+        .iter()
+        .filter_map(|row| row.get::<_, &str>(0).split_once("shared hit=").map(|found| found.1.to_owned()));
     let counts = hits.map(|rest| {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<u64>().expect("a number of blocks")

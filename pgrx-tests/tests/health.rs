@@ -146,13 +146,7 @@ fn problems_with_tasks_are_reported_while_they_last() {
     run(&mut client, "SELECT queue.resume('default'); SELECT queue.claim('50 ms', worker => 'late')");
     is_ok(&mut client, "due tasks");
 
-    complains(
-        &mut client,
-        "leases",
-        "warning",
-        "a lease of worker \"late\" expired",
-        "SELECT queue.reap()",
-    );
+    complains(&mut client, "leases", "warning", "a lease of worker \"late\" expired", "SELECT queue.reap()");
     assert!(is_ok_now(&mut client, "leases", false), "a minute has not passed");
     run(&mut client, "CALL queue.maintain()");
     is_ok(&mut client, "leases");
