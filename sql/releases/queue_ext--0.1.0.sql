@@ -9266,9 +9266,9 @@ BEGIN
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
                e.payload, e.progress, e.errors, complete.result
         FROM ended AS e
     )

@@ -127,9 +127,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "some completions leave nothing",
         changes: &[(
-            "queue_internal.archive",
-            "WHERE kept IS DISTINCT FROM false",
-            "WHERE kept IS DISTINCT FROM false AND task.id % 5 > 0",
+            "queue_internal.complete",
+            "FROM ended AS e\n    )",
+            "FROM ended AS e WHERE e.id % 5 > 0\n    )",
         )],
         ..ANY
     },

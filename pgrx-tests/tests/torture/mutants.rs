@@ -76,7 +76,7 @@ mutants! { seen:
         "I7 I12";
     /// Complete keeps the task in the queue.
     two_completions: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.archive', 'DELETE FROM queue.tasks AS t',
+        "SELECT pg_temp.mutate('queue_internal.complete', 'DELETE FROM queue.tasks AS t',
                                'UPDATE queue.tasks AS t SET state = ''queued'', lease_until = NULL')",
         "I12";
     /// Extend does not check the token: a stale one is accepted, or makes the lease of another worker shorter.
@@ -112,8 +112,8 @@ mutants! { seen:
         "I1";
     /// One completion in twenty leaves nothing.
     completions_lost: "quiet",
-        "SELECT pg_temp.mutate('queue_internal.archive', 'WHERE kept IS DISTINCT FROM false',
-                               'WHERE kept IS DISTINCT FROM false AND task.id % 20 > 0')",
+        "SELECT pg_temp.mutate('queue_internal.complete', E'FROM ended AS e\\n    )',
+                               E'FROM ended AS e WHERE e.id % 20 > 0\\n    )')",
         "I12";
     /// A claim leases one task more than it returns.
     leased_and_not_told: "quiet",
