@@ -111,8 +111,10 @@ async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -
     context.stop.advance(Phase::Draining);
     drain(context, &slots, &sender).await;
     drop(sender);
-    if !acknowledging.is_finished() {
-        let _ = timeout(END_LIMIT, acknowledging).await;
+    if !acknowledging.is_finished() && timeout(END_LIMIT, &mut acknowledging).await.is_err() {
+        // It holds the context, and then the last lines of the log would not be waited for.
+        acknowledging.abort();
+        let _ = acknowledging.await;
     }
     let unreported = context.leases.count();
     if unreported > 0 {
