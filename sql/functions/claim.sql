@@ -5,6 +5,11 @@
 --   Waits:    never
 --   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
 --   Index:    tasks_order
+--   How:      if the queue has no policies, one statement claims the first tasks of its first priority together. It
+--             claims none if an expired task, a task with a group, or one with a lease, a timeout or a start deadline of
+--             its own is among them. What it leaves out claim_from claims, only slower.
+--   Why the planner settings: as in claim_from
+--   Why one statement: to start another costs more than what it would do
 
 CREATE FUNCTION queue.claim(
     lease     interval DEFAULT NULL,
@@ -12,21 +17,75 @@ CREATE FUNCTION queue.claim(
     max_tasks integer  DEFAULT 1,
     worker    text     DEFAULT NULL)
 RETURNS SETOF queue.claimed_task
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
-    begun  CONSTANT timestamptz := clock_timestamp();
-    source queue.queues;
-    found  bigint;
+    begun   CONSTANT timestamptz := clock_timestamp();
+    entries CONSTANT bigint := queue_internal.entries_passed();
+    scan_from queue_internal.scan_start := queue_internal.default_scan_start();
+    source  queue.queues;
+    found   bigint := 0;
 BEGIN
-    -- Calling the check costs more than this condition.
+    -- Calling a check costs more than these conditions.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
-    IF lease IS NOT NULL THEN
+    IF date_part('epoch', lease) BETWEEN 1 AND 60 THEN
+        lease := make_interval(secs => date_part('epoch', lease));
+    ELSIF lease IS NOT NULL THEN
         lease := queue_internal.checked_lease(lease, NULL);
     END IF;
-    RETURN QUERY SELECT * FROM queue_internal.claim_plain(queue, lease, max_tasks, worker);
-    GET DIAGNOSTICS found = ROW_COUNT;
+    IF queue_internal.buckets() = 1 THEN
+        IF current_setting('queue_scan_start.any', true) = 'true' THEN
+            scan_from := queue_internal.get_scan_start(queue);
+        END IF;
+        RETURN QUERY
+            WITH source AS MATERIALIZED (
+                SELECT begun + coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until,
+                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base() END AS base
+                FROM queue.queues AS q
+                CROSS JOIN LATERAL queue_internal.first_task(0, q.name, scan_from.level, scan_from.head, false) AS f
+                WHERE q.name = claim.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
+                  AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
+                  AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
+                  AND NOT EXISTS (
+                      SELECT FROM queue_internal.events AS e
+                      WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)
+                        AND e.due_at <= begun)
+                  AND queue_internal.has_right('worker', claim.queue)
+            ), due AS MATERIALIZED (
+                SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
+                       -- Larger ones are not covered by the mark, or there are no more: see claim_from.
+                       AND t.token < least((SELECT s.base FROM source AS s) + 999999, 9007199254740991) AS plain
+                FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim.queue
+                  AND t.priority = (SELECT s.level FROM source AS s) AND t.admission < 2
+                  AND t.run_at >= (SELECT s.head FROM source AS s) AND t.run_at <= begun
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= begun)
+                ORDER BY t.run_at, t.id LIMIT claim.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+            )
+            UPDATE queue.tasks AS t
+            SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
+                lease_until = s.lease_until, worker = claim.worker, claimed_at = begun, updated_at = begun
+            FROM source AS s, due AS d
+            WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
+            RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
+                      t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
+        GET DIAGNOSTICS found = ROW_COUNT;
+        -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an
+        -- entry in two indexes. If it has claimed none, claim_from moves the scan start.
+        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + 2 * found THEN
+            PERFORM queue_internal.move_scan_start(queue, scan_from, begun);
+        END IF;
+    END IF;
     IF found < max_tasks THEN
         source := queue_internal.open_queue(queue, 'worker');
         IF source.paused_at IS NULL THEN
@@ -60,7 +119,6 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    begun   CONSTANT timestamptz := clock_timestamp();
     source  queue.queues;
     sources queue.queues[] := '{}';
     name    text;
@@ -78,14 +136,9 @@ BEGIN
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
-            RETURN QUERY SELECT * FROM queue_internal.claim_plain(source.name, lease, max_tasks, worker);
+            RETURN QUERY SELECT * FROM queue.claim(lease, source.name, max_tasks, worker);
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
-            IF max_tasks > 0 THEN
-                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker, begun);
-                GET DIAGNOSTICS found = ROW_COUNT;
-                max_tasks := max_tasks - found;
-            END IF;
         END IF;
     END LOOP;
 END

@@ -2,14 +2,17 @@
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
---   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
---             statement that locks them: see notify_dependents()
+--   How:      if all tasks are plain (complete.sql), one statement moves them, and the next one looks for their
+--             dependents. Otherwise one statement locks all of them first, so that their order is the same for all; the
+--             next moves those that nothing depends on, and the others follow one by one: see notify_dependents()
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
@@ -24,6 +27,35 @@ BEGIN
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
+    WITH given AS MATERIALIZED (
+        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+             WITH ORDINALITY AS g (id, token, result, position)
+        ORDER BY g.id, g.token, g.position
+    ), ended AS (
+        DELETE FROM queue.tasks AS t USING given AS g
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
+          AND t.key IS NULL AND t.group_key IS NULL
+          AND (SELECT bool_and(r.key IS NULL AND r.group_key IS NULL AND q.keep_history AND q.max_running IS NULL)
+               FROM given AS i JOIN queue.tasks AS r ON r.id = i.id AND r.token = i.token
+               JOIN queue.queues AS q ON q.name = r.queue)
+        RETURNING t.*, g.result, g.position
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
+               e.payload, e.progress, e.errors, e.result
+        FROM ended AS e
+    )
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
+    IF done IS NOT NULL THEN
+        PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
+        WHERE EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id);
+        RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
+        RETURN;
+    END IF;
     PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
     JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
     WHERE (allowed IS NULL OR t.queue = ANY (allowed))

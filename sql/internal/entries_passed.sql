@@ -3,13 +3,11 @@
 -- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
 -- transaction; between two transactions it may be flushed to the statistics.
 
+-- Why SQL and no search_path: as with task_in_bucket.
 CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
-END
-$$;
+LANGUAGE sql
+RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+     + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 COMMENT ON FUNCTION queue_internal.entries_passed IS
     'Returns how many index entries this session has read in search of tasks and events.';
 

@@ -52,6 +52,38 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
 
+-- After a claim that began then, from this scan start. Also past the dead entries of events, unless there is an event by
+-- now.
+CREATE FUNCTION queue_internal.move_scan_start(
+    queue text, scan_start queue_internal.scan_start, begun timestamptz) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    newest CONSTANT bigint := queue_internal.newest_event();
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = move_scan_start.queue AND (e.due_at, e.id) > ('-infinity', scan_start.event)
+                     AND e.due_at <= begun) THEN
+        scan_start.event := newest;
+    END IF;
+    SELECT t.priority, t.run_at INTO scan_start.level, scan_start.head FROM queue.tasks AS t
+    WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = move_scan_start.queue AND t.admission < 2
+      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'queued'
+    ORDER BY t.priority, t.run_at LIMIT 1;
+    IF FOUND THEN
+        scan_start.until := coalesce(scan_start.until, clock_timestamp() + 20 * (clock_timestamp() - begun));
+        PERFORM queue_internal.set_scan_start(queue, scan_start);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.move_scan_start IS
+    'Sets the scan start of this session for a queue to the first task that is queued.';
+
 -- For callers that scan the events of all queues, few of which have a scan start.
 CREATE FUNCTION queue_internal.has_scan_starts() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

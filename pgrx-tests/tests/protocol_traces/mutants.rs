@@ -40,7 +40,7 @@ const MUTANTS: &[Mutant] = &[
         name: "the token stands still",
         changes: &[
             ("queue_internal.claim_from", "token = new_token,", ""),
-            ("queue_internal.claim_plain", "token = greatest(t.token + 1, source.base),", ""),
+            ("queue_internal.claim(interval, text, integer, text)", "token = greatest(t.token + 1, s.base),", ""),
         ],
         ..ANY
     },
@@ -183,7 +183,8 @@ fn the_model_refuses_what_broken_code_does() {
         let mut clients: Vec<_> = (0..STAGES).map(|stage| server.connect(stage)).collect();
         let mut restore = Vec::new();
         for (function, old, new) in mutant.changes {
-            let query = "SELECT pg_get_functiondef($1::text::regproc)";
+            let query = "SELECT pg_get_functiondef(CASE WHEN $1 LIKE '%)' THEN $1::text::regprocedure::oid
+                                                   ELSE $1::text::regproc::oid END)";
             let definition: String = clients[0].query_one(query, &[function]).expect(function).get(0);
             assert!(definition.contains(old), "{function} has no {old}");
             let broken = definition.replace(old, new);

@@ -119,8 +119,9 @@ mutants! { seen:
     leased_and_not_told: "quiet",
         "SELECT pg_temp.mutate(
              'queue_internal.claim(interval, text, integer, text)'::regprocedure::oid::regproc,
-             'queue_internal.claim_plain(queue, lease, max_tasks, worker)',
-             'queue_internal.claim_plain(queue, lease, max_tasks + 1, worker) LIMIT max_tasks')",
+             'GET DIAGNOSTICS found = ROW_COUNT;',
+             'GET DIAGNOSTICS found = ROW_COUNT;
+              PERFORM queue_internal.claim_from(queue_internal.open_queue(queue, ''worker''), lease, 1, worker, begun);')",
         "I11";
     /// No session ends expired leases.
     leases_never_end: "quiet",

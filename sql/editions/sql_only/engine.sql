@@ -66,33 +66,12 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.known_depth IS 'Returns null: this edition has no counters.';
 
--- Rights (internal/rights.sql). Public functions are SECURITY DEFINER (definer.sql), so the caller is the session's
--- user or the role that it set. A SECURITY DEFINER function of another role in between cannot be seen: the rights of
--- the session's role count.
---
--- But code that PostgreSQL runs for the owner of a table in the session of another role, such as functions in indexes
--- during an ANALYZE by an autovacuum worker or a superuser, must not have the rights of that session. In such a
--- security-restricted operation PostgreSQL refuses the statement CLOSE.
-
-CREATE FUNCTION queue_internal.caller() RETURNS name
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    role  CONSTANT text := current_setting('role');
-    probe refcursor;
-BEGIN
-    OPEN probe FOR SELECT;
-    EXECUTE format('CLOSE %I', probe);
-    RETURN CASE role WHEN 'none' THEN session_user ELSE role END;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.caller IS 'Returns the role that called the public function that is running.';
-
 CREATE FUNCTION queue_internal.has_right(kind text, queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     caller CONSTANT name := queue_internal.caller();
 BEGIN
-    IF caller = current_user OR pg_has_role(caller, current_user, 'USAGE') THEN
+    IF pg_has_role(caller, current_user, 'USAGE') THEN
         RETURN true;
     END IF;
     RETURN EXISTS (
