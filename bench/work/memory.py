@@ -27,7 +27,8 @@ def run(bench):
     watcher = threading.Thread(target=watch, args=(cluster, samples, done))
     watcher.start()
     try:
-        pgbench.run(cluster, DATABASE, Path(__file__).with_suffix(".sql"), 1, transactions=calls // 3)
+        pgbench.run(cluster, DATABASE, Path(__file__).with_suffix(".sql"), 1, transactions=calls // 3,
+                    variables={"cold": 1})
     finally:
         done.set()
         watcher.join()
