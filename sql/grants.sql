@@ -12,6 +12,8 @@ DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); EN
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
     queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
     queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
+-- So are those in the condition of a trigger, with those of the role that inserts.
+GRANT EXECUTE ON FUNCTION queue_internal.how_inserted, queue_internal.check_arrival TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

@@ -39,12 +39,8 @@ BEGIN
     IF num_nonnulls(run_at, delay, key, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure,
                     key_ttl_from, kind, lease, timeout, start_by, ttl, batch) = 0
        AND on_duplicate = 'skip' AND weight = 1 AND priority IS NOT NULL AND payload IS NOT NULL THEN
-        PERFORM FROM queue.queues AS q
-        WHERE q.name = push.queue AND q.max_queued IS NULL AND q.ttl IS NULL
-          AND queue_internal.has_right('producer', q.name);
-        IF FOUND THEN
-            INSERT INTO queue.tasks AS t (queue, payload, priority) VALUES (push.queue, push.payload, push.priority)
-            RETURNING t.id INTO id;
+        id := queue_internal.push_plain(queue, payload, priority);
+        IF id IS NOT NULL THEN
             RETURN id;
         END IF;
     END IF;

@@ -1,5 +1,5 @@
 -- Lets a dump be restored: CREATE EXTENSION has just created the queue "default", and now the dump brings the one that
--- was configured, which replaces it. How a dump is recognized: tasks_inserted.sql.
+-- was configured, which replaces it. How a dump is recognized: how_inserted.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -223,7 +223,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.sweep_dependencies IS
     'Resolves dependencies whose predecessor is gone, and leaves events for tasks that need not wait any longer.';
 
--- Marks the dependencies of a dump (tasks_inserted.sql explains how it is recognized).
+-- Marks the dependencies of a dump (how_inserted.sql explains how it is recognized).
 CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

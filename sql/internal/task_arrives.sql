@@ -1,6 +1,6 @@
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
--- (tasks_inserted.sql).
+-- (how_inserted.sql).
 --
 --   If another task has the key, the INSERT skips the row.
 --   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
@@ -8,11 +8,7 @@
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_NARGS > 0 THEN
-        RAISE EXCEPTION 'permission denied for queue "%"', NEW.queue
-            USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
-    ELSIF NEW.state = 'waiting' THEN
+    IF NEW.state = 'waiting' THEN
         NEW.admission := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
@@ -34,22 +30,7 @@ COMMENT ON FUNCTION queue_internal.task_arrives IS
     'Takes the key of a new task, and blocks it until it is its turn in its group.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
-    FOR EACH ROW WHEN (
-        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
+    FOR EACH ROW WHEN ((NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+                       AND queue_internal.check_arrival(NEW.queue))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';
-
--- A row that a policy will refuse must not take its key first, which would show whether the key is taken. Nor may it
--- be inserted without its key through a view, where the policies for the view's owner apply.
-CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
-    FOR EACH ROW WHEN (
-        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        AND row_security_active('queue.tasks'::regclass) AND NOT queue_internal.has_right('producer', NEW.queue))
-    EXECUTE FUNCTION queue_internal.task_arrives('refused');
-COMMENT ON TRIGGER task_refused ON queue.tasks IS
-    'Refuses tasks with keys or groups of roles that may not push to the queue.';

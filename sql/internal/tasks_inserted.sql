@@ -83,24 +83,16 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted IS
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'insert')
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Gives a plain INSERT or COPY the same effect as a push.';
 
--- For the tasks of a dump. pg_restore with several jobs loads the tables in any order and concurrently, whatever
--- foreign keys there are, while the worker runs. So a restored row must not need another one: a task is not refused
--- because its queue is missing, and its key comes with queue_internal.keys. The sweep finds waiting tasks.
---
--- A restore is recognized by two settings that every dump makes before its first row, and by a role that may truncate
--- the tables: the owner or a superuser. Public functions have a search_path of their own, so none of their statements
--- is taken for a restore. A producer who makes these settings is checked like any other.
+-- For the tasks of a dump: see how_inserted.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
-          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'dump')
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';

@@ -35,7 +35,6 @@ const TASK_TRIGGERS: &[&CStr] = &[
     c"table_emptied",
     c"task_arrives",
     c"task_changed",
-    c"task_refused",
     c"tasks_announced",
     c"tasks_inserted",
     c"tasks_restored",

@@ -33,16 +33,14 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted IS
     'Refuses tasks of unknown and full queues, and leaves an event for the group of a blocked task.';
 
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks FOR EACH ROW
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'insert')
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Gives a plain INSERT or COPY the same effect as a push.';
 
 -- For the tasks of a dump, which may be restored before their queues: see sql/internal/tasks_inserted.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks FOR EACH ROW
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
-          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'dump')
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
