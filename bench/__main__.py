@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import machine, measure, report, scale, systems
 from .cluster import Cluster
-from .work import clients, depth, horizon, idle, memory, push, throughput, waiting
+from .work import clients, depth, horizon, idle, memory, push, stream, throughput, waiting
 
 # In this order. Each gets the bench and returns its part of results.json.
 WORK = {
@@ -28,6 +28,7 @@ WORK = {
     "waiting": waiting.run,
     "idle": idle.run,
     "horizon": horizon.run,
+    "stream": stream.run,
     "memory": memory.run,
     "depth": depth.run,
 }

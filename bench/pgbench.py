@@ -11,9 +11,9 @@ class Failed(RuntimeError):
 
 
 def run(cluster, database, script, clients, seconds=None, transactions=None, variables=None, latencies=False,
-        role=""):
+        role="", every=0):
     """Runs a script in prepared mode. Returns transactions a second, seconds, and, if asked for, the
-    latencies of the single transactions in milliseconds.
+    latencies of the single transactions in milliseconds, or the rates of so many seconds each.
 
     "role" is a role whose rights the sessions have. Any transaction that fails, and any client that stops early, fails the run.
     """
@@ -25,6 +25,8 @@ def run(cluster, database, script, clients, seconds=None, transactions=None, var
     environment = cluster.environment(database)
     if role:
         environment["PGOPTIONS"] = f"-c role={role}"
+    if every:
+        command.append(f"--progress={every}")
     with tempfile.TemporaryDirectory() as folder:
         if latencies:
             command += ["--log", f"--log-prefix={folder}/log"]
@@ -38,6 +40,10 @@ def run(cluster, database, script, clients, seconds=None, transactions=None, var
         rate = float(re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)[1])
         count = int(re.search(r"transactions actually processed: (\d+)", done.stdout)[1])
         result = {"tps": rate, "count": count, "seconds": count / rate if rate else 0.0}
+        if every:
+            rates = re.findall(r"^progress: ([\d.]+) s, ([\d.]+) tps", done.stderr, re.MULTILINE)
+            # What follows the last interval is too short to count.
+            result["rates"] = [float(rate) for at, rate in rates if float(at) <= seconds + every / 2]
         if latencies:
             lines = (line.split() for log in Path(folder).glob("log*") for line in log.open())
             result["latencies"] = sorted(int(fields[2]) / 1000 for fields in lines)

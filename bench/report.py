@@ -30,7 +30,7 @@ def page(results, pictures):
     for title, name in pictures:
         lines += ["", f"![{title}]({name})"]
     lines += throughput(results) + payloads(results) + push(results) + clients(results) + horizon(results)
-    lines += depth(results) + waiting(results) + memory(results) + left_out(results) + conditions(about)
+    lines += stream(results) + depth(results) + waiting(results) + memory(results) + left_out(results) + conditions(about)
     return lines
 
 
@@ -130,6 +130,20 @@ def horizon(results):
     for key, each in found.items():
         lines.append(f"| {labels[key]} | {number(each['unpinned'])} | {number(each['pinned'])} | "
                      f"{number(each['curve'][-1][0])} | {each['ratio']:.3f} |")
+    return lines
+
+
+def stream(results):
+    found = ready(results, "stream")
+    if not found:
+        return []
+    lines = ["", "## A shallow queue under a constant stream", "",
+             "64 clients claim, complete and push 10 tasks at a time; 4,000 tasks are queued all the time.", "",
+             "| | tasks/s at first | at the end | after, s | ratio |", "| --- | --: | --: | --: | --: |"]
+    labels = {system.key: system.label for system in systems.ALL}
+    for key, each in found.items():
+        lines.append(f"| {labels[key]} | {number(each['first'])} | {number(each['last'])} | "
+                     f"{number(each['interval'] * len(each['rates']))} | {each['ratio']:.3f} |")
     return lines
 
 

@@ -7,6 +7,7 @@
     next.sql                   completes a task and claims the next in one go (pgbench)
     batch.sql                  claims and completes :batch tasks (pgbench)
     push.sql                   pushes a task (pgbench)
+    stream.sql                 claims and completes :batch tasks, and pushes as many (pgbench)
     work.py or .mjs            its own client, with the settings that its documentation recommends
 
 A file that is not there is work that the system cannot do.
