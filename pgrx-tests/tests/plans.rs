@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use queue_ext_tests::cluster::{bindir, pg_config};
-use queue_ext_tests::{Edition, Worker, run};
+use queue_ext_tests::cluster::{Cluster, bindir, pg_config};
+use queue_ext_tests::{Edition, Worker, number, run};
 use serde_json::Value;
 
 /// The first five plans of a statement are made for its arguments, the next one stays.
@@ -44,37 +44,17 @@ fn too_much(plan: &Value, path: &str, found: &mut Vec<(u64, String)>) {
     }
 }
 
-#[test]
-fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
-    if !Path::new(&pg_config("--pkglibdir")).join("auto_explain.so").exists() {
+/// Without it there are no plans to look at.
+fn has_auto_explain() -> bool {
+    let has = Path::new(&pg_config("--pkglibdir")).join("auto_explain.so").exists();
+    if !has {
         println!("skipped: this server comes without auto_explain");
-        return;
     }
-    let cluster = Edition::SqlOnly.cluster("plans", Worker::Off);
-    let mut client = cluster.connect();
-    // ANALYZE would have the session plan anew.
-    run(&mut client, "ALTER SYSTEM SET autovacuum = off");
-    run(&mut client, "SELECT pg_reload_conf()");
-    Edition::SqlOnly.install(&cluster, "postgres");
-    run(
-        &mut client,
-        r#"SELECT queue.create('p', '{"key_ttl": "1 minute", "backoff": {"base": "0"}}'), queue.create('f'),
-                  queue.create('g', '{"max_running_per_group": 2, "group_rate_limit": 100, "rate_period": "1 second",
-                                      "delayed_head": "pass"}'),
-                  queue.create('l', '{"max_running": 50, "rate_limit": 100, "rate_period": "1 second", "ageing": "1 hour"}'),
-                  queue.create('h', '{"fair_groups": true}')"#,
-    );
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let psql = format!(
-        "{} -X -h {} -U postgres postgres",
-        bindir().join("psql").display(),
-        cluster.folder().display()
-    );
-    let mut script = String::from("SET client_min_messages = error;\n\\set id 1\n\\set token 1\n");
-    let round = |number: usize| format!("\\set r {number}\n\\i {}/round.sql\n", scripts.display());
-    (0..ROUNDS).for_each(|number| script += &round(number));
-    script += &format!("\\! {psql} -q -v ON_ERROR_STOP=1 -f {}/fill.sql\n", scripts.display());
-    script += "LOAD 'auto_explain';
+    has
+}
+
+/// From here on, psql prints the plan of each statement.
+const EXPLAIN: &str = "LOAD 'auto_explain';
                SET auto_explain.log_min_duration = 0;
                SET auto_explain.log_nested_statements = on;
                SET auto_explain.log_analyze = on;
@@ -82,8 +62,9 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
                SET auto_explain.log_format = json;
                SET auto_explain.log_level = notice;
                SET client_min_messages = notice;\n";
-    script += &round(ROUNDS);
-    script += &format!("\\i {}/many.sql\n", scripts.display());
+
+/// Runs a script for psql; returns how many plans it printed, and what reads too much.
+fn plans_of(cluster: &Cluster, script: &str) -> (usize, Vec<String>) {
     let file = cluster.folder().join("plans.sql");
     std::fs::write(&file, script).expect("write the script");
     let done = Command::new(bindir().join("psql"))
@@ -117,8 +98,81 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
             *of = rows.max(*of);
         }
     }
+    (plans, worst.iter().map(|(what, rows)| format!("{rows} rows: {what}")).collect())
+}
+
+#[test]
+fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
+    if !has_auto_explain() {
+        return;
+    }
+    let cluster = Edition::SqlOnly.cluster("plans", Worker::Off);
+    let mut client = cluster.connect();
+    // ANALYZE would have the session plan anew.
+    run(&mut client, "ALTER SYSTEM SET autovacuum = off");
+    run(&mut client, "SELECT pg_reload_conf()");
+    Edition::SqlOnly.install(&cluster, "postgres");
+    run(
+        &mut client,
+        r#"SELECT queue.create('p', '{"key_ttl": "1 minute", "backoff": {"base": "0"}}'), queue.create('f'),
+                  queue.create('g', '{"max_running_per_group": 2, "group_rate_limit": 100, "rate_period": "1 second",
+                                      "delayed_head": "pass"}'),
+                  queue.create('l', '{"max_running": 50, "rate_limit": 100, "rate_period": "1 second", "ageing": "1 hour"}'),
+                  queue.create('h', '{"fair_groups": true}')"#,
+    );
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
+    let psql = format!(
+        "{} -X -h {} -U postgres postgres",
+        bindir().join("psql").display(),
+        cluster.folder().display()
+    );
+    let mut script = String::from("SET client_min_messages = error;\n\\set id 1\n\\set token 1\n");
+    let round = |number: usize| format!("\\set r {number}\n\\i {}/round.sql\n", scripts.display());
+    (0..ROUNDS).for_each(|number| script += &round(number));
+    script += &format!("\\! {psql} -q -v ON_ERROR_STOP=1 -f {}/fill.sql\n", scripts.display());
+    script += EXPLAIN;
+    script += &round(ROUNDS);
+    script += &format!("\\i {}/many.sql\n", scripts.display());
+    let (plans, worst) = plans_of(&cluster, &script);
     println!("{plans} plans");
     assert!(plans > 5_000, "{plans} plans only");
-    let worst: Vec<String> = worst.iter().map(|(what, rows)| format!("{rows} rows: {what}")).collect();
     assert!(worst.is_empty(), "read too much:\n{}", worst.join("\n"));
+}
+
+/// With statistics from when no task ran, the planner expects one running task however many tasks a call is about.
+#[test]
+fn calls_for_many_tasks_do_not_compare_each_with_each() {
+    if !has_auto_explain() {
+        return;
+    }
+    let cluster = Edition::SqlOnly.cluster("many_tasks", Worker::Off);
+    let mut client = cluster.connect();
+    run(&mut client, "ALTER SYSTEM SET autovacuum = off");
+    run(&mut client, "SELECT pg_reload_conf()");
+    Edition::SqlOnly.install(&cluster, "postgres");
+    run(&mut client, "SELECT queue.push('default', delay => '1 hour') FROM generate_series(1, 5)");
+    run(&mut client, "ANALYZE");
+    run(
+        &mut client,
+        "SELECT queue.push_many('default', array_agg('1'::jsonb), keys => array_agg(CASE WHEN i % 3 = 0 THEN i::text END))
+         FROM generate_series(1, 1500) AS i",
+    );
+    let claim = "SELECT array_agg(c.id) AS ids, array_agg(c.token) AS tokens FROM queue.claim(max_tasks => 1500) AS c \\gset\n";
+    let script = [
+        claim,
+        EXPLAIN,
+        "SELECT count(*) FROM queue.extend_many(:'ids', :'tokens');
+         SELECT count(*) FROM queue.extend_many(:'ids', :'tokens', skip_locked => true);
+         SELECT count(*) FROM queue.release_many(:'ids', :'tokens');\n",
+        claim,
+        "SELECT count(*) FROM queue.fail_many(:'ids', :'tokens', array_fill('x'::text, ARRAY[1500]), permanent => true);
+         SELECT queue.redrive('default');\n",
+        claim,
+        "SELECT count(*) FROM queue.complete_many(:'ids', :'tokens');\n",
+    ]
+    .concat();
+    let (plans, worst) = plans_of(&cluster, &script);
+    assert!(plans > 5_000, "{plans} plans only");
+    assert!(worst.is_empty(), "read too much:\n{}", worst.join("\n"));
+    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.history"), 1500);
 }

@@ -2,17 +2,15 @@
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
---   How:      if all tasks are plain (complete.sql), one statement moves them, and the next one looks for their
---             dependents. Otherwise one statement locks all of them first, so that their order is the same for all; the
---             next moves those that nothing depends on, and the others follow one by one: see notify_dependents()
+--   How:      if all tasks are plain (complete.sql), one statement locks and moves them. Otherwise one statement locks all of
+--             them first; then the plain ones are moved together, and the others one by one
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+SET enable_nestloop = off
 SET jit = off
 AS $$
 DECLARE
@@ -22,86 +20,42 @@ DECLARE
     done    bigint[];
     positions  bigint[];
     one     record;
+    task    queue.tasks;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
-    WITH given AS MATERIALIZED (
-        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
-        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-             WITH ORDINALITY AS g (id, token, result, position)
-        ORDER BY g.id, g.token, g.position
-    ), ended AS (
-        DELETE FROM queue.tasks AS t USING given AS g
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
-          AND t.key IS NULL AND t.group_key IS NULL
-          AND (SELECT bool_and(r.key IS NULL AND r.group_key IS NULL AND q.keep_history AND q.max_running IS NULL)
-               FROM given AS i JOIN queue.tasks AS r ON r.id = i.id AND r.token = i.token
-               JOIN queue.queues AS q ON q.name = r.queue)
-        RETURNING t.*, g.result, g.position
-    ), archived AS (
-        INSERT INTO queue.history (
-            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
-        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
-               e.payload, e.progress, e.errors, e.result
-        FROM ended AS e
-    )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
-    IF done IS NOT NULL THEN
-        PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
-        WHERE EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id);
-        RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
-        RETURN;
-    END IF;
-    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
-    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
-    ORDER BY t.id FOR UPDATE OF t;
-    GET DIAGNOSTICS locked = ROW_COUNT;
-    -- Scalar subqueries, because a join may read all dependencies to find a few.
-    WITH given AS MATERIALIZED (
-        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
-        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-             WITH ORDINALITY AS g (id, token, result, position)
-        ORDER BY g.id, g.token, g.position
-    ), ended AS (
-        DELETE FROM queue.tasks AS t USING given AS g
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
-          AND t.key IS NULL AND t.group_key IS NULL
-          AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
-          AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
-          -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
-          -- task ended (archive).
-          AND (current_setting('transaction_isolation') = 'read committed'
-               OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
-        RETURNING t.*, g.result, g.position,
-                  (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
-    ), archived AS (
-        INSERT INTO queue.history (
-            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
-        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
-               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
-               e.payload, e.progress, e.errors, e.result
-        FROM ended AS e WHERE e.kept IS DISTINCT FROM false
-    )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
-    IF locked > coalesce(cardinality(done), 0) THEN
-        FOR one IN
-            SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
-            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-                 WITH ORDINALITY AS g (id, token, result, position)
-            JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-                 AND (allowed IS NULL OR t.queue = ANY (allowed))
-            ORDER BY t.id, g.position
-        LOOP
-            PERFORM queue_internal.archive(one.task, 'completed', one.result);
-            done := done || (one.task).id;
-            positions := positions || one.position;
-        END LOOP;
+    SELECT p.done, p.positions INTO done, positions
+    FROM queue_internal.complete_plain(ids, tokens, results, allowed, true) AS p;
+    IF done IS NULL THEN
+        PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+        WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
+        ORDER BY t.id FOR UPDATE OF t;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        IF locked > 0 THEN
+            SELECT p.done, p.positions INTO done, positions
+            FROM queue_internal.complete_plain(ids, tokens, results, allowed, false) AS p;
+        END IF;
+        IF locked > coalesce(cardinality(done), 0) THEN
+            FOR one IN
+                SELECT DISTINCT ON (g.id, g.token) g.*
+                FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+                     WITH ORDINALITY AS g (id, token, result, position)
+                -- IS NOT TRUE keeps the planner from joining.
+                WHERE (g.id IN (SELECT unnest(done))) IS NOT TRUE
+                ORDER BY g.id, g.token, g.position
+            LOOP
+                SELECT t.* INTO task FROM queue.tasks AS t
+                WHERE t.id = one.id AND t.token = one.token AND t.state = 'running'
+                  AND (allowed IS NULL OR t.queue = ANY (allowed));
+                CONTINUE WHEN NOT FOUND;
+                PERFORM queue_internal.archive(task, 'completed', one.result);
+                done := done || one.id;
+                positions := positions || one.position;
+            END LOOP;
+        END IF;
     END IF;
     RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
 END
@@ -116,3 +70,58 @@ rows.
 - results: one JSON value for each task; an element may be null. Null (default) means no results.
 
 Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- Finishes the plain tasks among those given; or none of them, if "all_of_them" is true and some are not plain.
+--
+--   Why the planner settings and "ids" beside the joins: statistics from when no task ran let the planner expect one such
+--   task. It would then compare each task that runs with each one given.
+--   Why scalar subqueries: a join may read all queues, or all dependencies, to find a few.
+CREATE FUNCTION queue_internal.complete_plain(
+    ids bigint[], tokens bigint[], results jsonb[], allowed text[], all_of_them boolean,
+    OUT done bigint[], OUT positions bigint[])
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_nestloop = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    WITH given AS MATERIALIZED (
+        SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
+        FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+             WITH ORDINALITY AS g (id, token, result, position)
+        ORDER BY g.id, g.token, g.position
+    ), found AS MATERIALIZED (
+        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AND t.group_key IS NULL AS plain,
+               -- Null if the queue has more to do. At another isolation level the snapshot may not show all dependents: then
+               -- the history has to show how the task ended (archive).
+               (SELECT CASE WHEN q.max_running IS NULL
+                                 AND (q.keep_history OR current_setting('transaction_isolation') = 'read committed')
+                            THEN q.keep_history END
+                FROM queue.queues AS q WHERE q.name = t.queue) AS kept
+        FROM given AS g JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token
+        WHERE t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
+    ), ended AS (
+        DELETE FROM queue.tasks AS t USING found AS f
+        WHERE t.id = f.id AND t.token = f.token AND t.id = ANY (ids) AND t.state = 'running'
+          AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
+          AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
+        RETURNING t.*, f.result, f.position, f.kept
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
+        SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
+               e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
+               e.payload, e.progress, e.errors, e.result
+        FROM ended AS e WHERE e.kept
+    )
+    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
+    -- In a statement after the one that deleted the tasks: see notify_dependents().
+    PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
+    WHERE (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id LIMIT 1) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.complete_plain IS
+    'Completes the tasks that have neither a key nor a group, in queues without max_running.';

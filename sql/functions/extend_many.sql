@@ -13,6 +13,7 @@ RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean, ext
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_nestloop = off
 SET jit = off
 AS $$
 DECLARE
@@ -38,13 +39,13 @@ BEGIN
             SELECT t.id, t.token, g.progress
             FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
             JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-            WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+            WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
             ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
         ) AS l;
     ELSE
         PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-        WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+        WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id FOR NO KEY UPDATE OF t;
     END IF;
     moment := clock_timestamp();
@@ -57,7 +58,7 @@ BEGIN
                     t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue)))),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND t.id = ANY (ids)
           AND (allowed IS NULL OR t.queue = ANY (allowed))
           AND coalesce(queue_internal.timeout_at(t.claimed_at, coalesce(
               t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue))) > moment, true)
@@ -70,7 +71,7 @@ BEGIN
         SELECT t.id, t.lease_until, t.cancel_requested_at IS NOT NULL, false
         FROM ROWS FROM (unnest(all_ids), unnest(all_tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-        WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+        WHERE t.id = ANY (all_ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
           AND NOT EXISTS (SELECT FROM unnest(ids) AS l (id) WHERE l.id = t.id);
     END IF;
 END

@@ -9321,14 +9321,63 @@ DECLARE
     done    bigint[];
     positions  bigint[];
     one     record;
+    task    queue.tasks;
 BEGIN
     PERFORM queue_internal.check_array('ids', ids);
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
+    SELECT p.locked, p.done, p.positions INTO locked, done, positions
+    FROM queue_internal.complete_plain(ids, tokens, results, allowed) AS p;
+    IF locked > coalesce(cardinality(done), 0) THEN
+        FOR one IN
+            SELECT DISTINCT ON (g.id, g.token) g.*
+            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+                 WITH ORDINALITY AS g (id, token, result, position)
+            -- IS NOT TRUE keeps the planner from joining.
+            WHERE (g.id IN (SELECT unnest(done))) IS NOT TRUE
+            ORDER BY g.id, g.token, g.position
+        LOOP
+            SELECT t.* INTO task FROM queue.tasks AS t
+            WHERE t.id = one.id AND t.token = one.token AND t.state = 'running'
+              AND (allowed IS NULL OR t.queue = ANY (allowed));
+            CONTINUE WHEN NOT FOUND;
+            PERFORM queue_internal.archive(task, 'completed', one.result);
+            done := done || one.id;
+            positions := positions || one.position;
+        END LOOP;
+    END IF;
+    RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
+END
+$$;
+COMMENT ON FUNCTION queue.complete_many IS
+'Completes many tasks and returns the ids of those that were accepted, in the order given. A task whose token is stale,
+or on whose queue the caller has no worker''s right, is left out and does not affect the others. Empty arrays return no
+rows.
+
+- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
+  100000.
+- results: one JSON value for each task; an element may be null. Null (default) means no results.
+
+Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- Locks the tasks, and finishes those that nothing depends on.
+--
+--   Why the planner settings and "ids" beside the join: statistics from when no task ran let the planner expect one such
+--   task. It would then compare each task that runs with each one given.
+CREATE FUNCTION queue_internal.complete_plain(
+    ids bigint[], tokens bigint[], results jsonb[], allowed text[],
+    OUT locked bigint, OUT done bigint[], OUT positions bigint[])
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_nestloop = off
+SET jit = off
+AS $$
+BEGIN
     PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
     JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-    WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
     ORDER BY t.id FOR UPDATE OF t;
     GET DIAGNOSTICS locked = ROW_COUNT;
     -- Scalar subqueries, because a join may read all dependencies to find a few.
@@ -9339,7 +9388,7 @@ BEGIN
         ORDER BY g.id, g.token, g.position
     ), ended AS (
         DELETE FROM queue.tasks AS t USING given AS g
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
+        WHERE t.id = g.id AND t.token = g.token AND t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
           AND t.key IS NULL AND t.group_key IS NULL
           AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
           AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
@@ -9359,33 +9408,10 @@ BEGIN
         FROM ended AS e WHERE e.kept IS DISTINCT FROM false
     )
     SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
-    IF locked > coalesce(cardinality(done), 0) THEN
-        FOR one IN
-            SELECT DISTINCT ON (t.id) t AS task, g.result, g.position
-            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-                 WITH ORDINALITY AS g (id, token, result, position)
-            JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-                 AND (allowed IS NULL OR t.queue = ANY (allowed))
-            ORDER BY t.id, g.position
-        LOOP
-            PERFORM queue_internal.archive(one.task, 'completed', one.result);
-            done := done || (one.task).id;
-            positions := positions || one.position;
-        END LOOP;
-    END IF;
-    RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
 END
 $$;
-COMMENT ON FUNCTION queue.complete_many IS
-'Completes many tasks and returns the ids of those that were accepted, in the order given. A task whose token is stale,
-or on whose queue the caller has no worker''s right, is left out and does not affect the others. Empty arrays return no
-rows.
-
-- ids, tokens: the tasks and the tokens of their leases, as claim returned them. Arrays of the same length, at most
-  100000.
-- results: one JSON value for each task; an element may be null. Null (default) means no results.
-
-Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
+COMMENT ON FUNCTION queue_internal.complete_plain IS
+    'Locks tasks and completes those that nothing depends on; returns how many it locked, and which it completed.';
 -- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
@@ -9686,6 +9712,7 @@ RETURNS TABLE (id bigint, lease_until timestamptz, cancel_requested boolean, ext
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_nestloop = off
 SET jit = off
 AS $$
 DECLARE
@@ -9711,13 +9738,13 @@ BEGIN
             SELECT t.id, t.token, g.progress
             FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
             JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-            WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+            WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
             ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
         ) AS l;
     ELSE
         PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-        WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+        WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id FOR NO KEY UPDATE OF t;
     END IF;
     moment := clock_timestamp();
@@ -9730,7 +9757,7 @@ BEGIN
                     t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue)))),
             progress = coalesce(g.progress, t.progress), updated_at = moment
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(extend_many.progress)) AS g (id, token, progress)
-        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running'
+        WHERE t.id = g.id AND t.token = g.token AND t.state = 'running' AND t.id = ANY (ids)
           AND (allowed IS NULL OR t.queue = ANY (allowed))
           AND coalesce(queue_internal.timeout_at(t.claimed_at, coalesce(
               t.timeout, (SELECT q.timeout FROM queue.queues AS q WHERE q.name = t.queue))) > moment, true)
@@ -9743,7 +9770,7 @@ BEGIN
         SELECT t.id, t.lease_until, t.cancel_requested_at IS NOT NULL, false
         FROM ROWS FROM (unnest(all_ids), unnest(all_tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-        WHERE (allowed IS NULL OR t.queue = ANY (allowed))
+        WHERE t.id = ANY (all_ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
           AND NOT EXISTS (SELECT FROM unnest(ids) AS l (id) WHERE l.id = t.id);
     END IF;
 END
