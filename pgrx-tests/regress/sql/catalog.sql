@@ -35,11 +35,12 @@ SELECT t.oid::regtype AS open_to_public FROM pg_type AS t
 WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) AND t.typelem = 0
   AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0));
 -- No function depends on the caller's search_path. Native functions look up no names. A function that commits cannot have
--- a SET clause, nor one that the planner inlines, whose body was parsed when it was created.
+-- a SET clause, nor one that the planner inlines, whose body was parsed when it was created. The functions in conditions of
+-- triggers look at the search_path of the statement, and qualify each name.
 SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
-  AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+  AND coalesce(p.proconfig::text, '') !~ 'search_path=pg_catalog, pg_temp'
 ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
 -- A disabled plan node counts as very expensive where there is no alternative, and jit would then compile the query.
 SELECT p.oid::regprocedure AS with_jit FROM pg_proc AS p

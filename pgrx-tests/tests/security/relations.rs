@@ -78,6 +78,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.handler_name", "-PWOM*"),
     ("queue_internal.handler_named", "-PWOM*"),
     ("queue_internal.is_handler", "-PWOM*"),
+    // In the conditions of triggers.
+    ("queue_internal.how_inserted", "-PWOM*"),
+    ("queue_internal.check_arrival", "-PWOM*"),
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),
     ("queue_internal.check_wait_result", "WO*"),
