@@ -132,6 +132,8 @@ DECLARE
     waits   CONSTANT boolean := after <> '{}';
     task    queue.tasks;
     running bigint;
+    new_id  bigint;
+    again   boolean := false;
 BEGIN
     task.queue := queue;
     task.key := key;
@@ -145,37 +147,42 @@ BEGIN
     task.start_by := start_by;
     task.weight := weight;
     LOOP
-        INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight,
-            state)
-        VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
-                push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
-                CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
-        RETURNING t.id INTO id;
-        IF FOUND THEN
-            IF key_ttl IS NOT NULL THEN
-                UPDATE queue_internal.keys AS k SET ttl = key_ttl
-                WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
+        new_id := nextval('queue.tasks_id_seq');
+        -- The trigger task_arrives takes the key, too. But if a trigger of the user suppresses the task before that, only this
+        -- shows that no other task has the key.
+        IF NOT again OR queue_internal.take_key(queue, key, new_id, keeps_errors => false) THEN
+            INSERT INTO queue.tasks AS t (
+                id, queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout,
+                start_by, weight, state)
+            VALUES (new_id, push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
+                    push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
+                    push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
+                    CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
+            RETURNING t.id INTO id;
+            IF FOUND THEN
+                IF key_ttl IS NOT NULL THEN
+                    UPDATE queue_internal.keys AS k SET ttl = key_ttl
+                    WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
+                END IF;
+                -- The replaced task is waited for however it ends, even if it is named in "after".
+                after := array_remove(after, running);
+                IF after <> '{}' THEN
+                    -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
+                    -- start deadline.
+                    live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
+                    PERFORM queue_internal.add_dependencies(
+                        id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
+                END IF;
+                IF running IS NOT NULL THEN
+                    PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
+                END IF;
+                pushed := true;
+                RETURN;
+            ELSIF key IS NULL OR queue_internal.give_back_key(queue, key, new_id, running) THEN
+                -- A trigger that the user added has suppressed it.
+                pushed := false;
+                RETURN;
             END IF;
-            -- The replaced task is waited for however it ends, even if it is named in "after".
-            after := array_remove(after, running);
-            IF after <> '{}' THEN
-                -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
-                -- start deadline.
-                live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
-                PERFORM queue_internal.add_dependencies(
-                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
-            END IF;
-            IF running IS NOT NULL THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
-            END IF;
-            pushed := true;
-            RETURN;
-        ELSIF key IS NULL THEN
-            -- A trigger that the user added has suppressed it.
-            pushed := false;
-            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
@@ -183,6 +190,7 @@ BEGIN
             pushed := false;
             RETURN;
         END IF;
+        again := true;
     END LOOP;
 END
 $$;

@@ -15,11 +15,18 @@ BEGIN
     WHILE queue_internal.requeue_dead_letters(ARRAY[id], keeps_errors => false) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
-        WHERE d.id = retry.id;
+        WHERE d.id = retry.id AND k.task_id <> d.id;
         IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
             PERFORM queue_internal.raise_wrong_state(
                 id, 'operator', 'is not among the dead letters',
                 'Only tasks that failed for good can be retried.');
+        END IF;
+        -- With the key, or without any, only a trigger of the user can have suppressed it.
+        IF EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id
+                   AND (d.key IS NULL OR EXISTS (SELECT FROM queue_internal.keys AS k
+                                                 WHERE k.queue = d.queue AND k.key = d.key AND k.task_id = d.id))) THEN
+            RAISE EXCEPTION 'a trigger has suppressed task %', id
+                USING ERRCODE = 'triggered_action_exception', HINT = 'It is still among the dead letters.';
         END IF;
     END LOOP;
     RETURN 'queued';
@@ -34,9 +41,10 @@ queue.
 - id: the task.
 
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004:
-another task has its key. QX005: it is not a dead letter. 22004 or 22023: the argument is null or invalid.';
+another task has its key. QX005: it is not a dead letter. 09000: a trigger that you added suppresses the task. 22004 or
+22023: the argument is null or invalid.';
 
--- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
+-- Dead letters whose key another task has, or which a trigger of the user suppresses, stay where they are. So do all but the oldest of those with the same key,
 -- which have to be found first: the task that would hold the key does not exist yet.
 CREATE FUNCTION queue_internal.requeue_dead_letters(
     ids bigint[], to_queue text DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS bigint
@@ -45,28 +53,29 @@ DECLARE
     revived bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
-        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
+        SELECT l.*, coalesce(to_queue, l.queue) AS target FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
         -- In the order of push_many.
-        SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
-        WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
+        SELECT DISTINCT ON (l.target, l.key COLLATE "C") l.id, l.target, l.key, l.key_ttl FROM locked AS l
+        WHERE l.key IS NOT NULL ORDER BY l.target, l.key COLLATE "C", l.id
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl, keeps_errors)
-    ), dead AS (
-        DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.target, f.key, f.id, f.key_ttl, keeps_errors)
+    ), added AS (
+        INSERT INTO queue.tasks AS t (
+            id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
+            headers, payload, progress, errors)
+        SELECT d.id, d.target, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
+               d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
+        FROM locked AS d JOIN free AS f ON f.id = d.id ORDER BY d.id
+        RETURNING t.id
     ), forgotten AS (
         -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
-        DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
+        DELETE FROM queue_internal.outcomes AS o USING added AS a WHERE o.task_id = a.id
     )
-    INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
-        headers, payload, progress, errors)
-    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
-    FROM dead AS d ORDER BY d.id;
+    DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
 END

@@ -131,7 +131,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
-                replaced_ttl = CASE WHEN k.expires_at = '-infinity' THEN k.replaced_ttl END,
+                replaced_ttl = CASE WHEN k.expires_at = '-infinity' OR k.task_id = take_key.task_id THEN k.replaced_ttl END,
                 ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
@@ -148,6 +148,23 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
+
+-- For a new task that a trigger of the user has suppressed.
+CREATE FUNCTION queue_internal.give_back_key(queue text, key text, task_id bigint, replaced bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF replaced IS NOT NULL THEN
+        UPDATE queue_internal.keys AS k SET task_id = replaced, ttl = k.replaced_ttl, replaced_ttl = NULL
+        WHERE k.queue = give_back_key.queue AND k.key = give_back_key.key AND k.task_id = give_back_key.task_id;
+    ELSE
+        DELETE FROM queue_internal.keys AS k
+        WHERE k.queue = give_back_key.queue AND k.key = give_back_key.key AND k.task_id = give_back_key.task_id;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.give_back_key IS
+    'Gives the key of a task to the running one that it was to replace, or frees it; returns whether the task had it.';
 
 -- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up.
 CREATE FUNCTION queue_internal.is_key_free(queue text, key text) RETURNS boolean

@@ -1672,7 +1672,7 @@ BEGIN
         IF holder.gone THEN
             UPDATE queue_internal.keys AS k
             SET task_id = take_key.task_id, expires_at = NULL,
-                replaced_ttl = CASE WHEN k.expires_at = '-infinity' THEN k.replaced_ttl END,
+                replaced_ttl = CASE WHEN k.expires_at = '-infinity' OR k.task_id = take_key.task_id THEN k.replaced_ttl END,
                 ttl = coalesce(take_key.ttl, CASE WHEN k.task_id = take_key.task_id THEN k.ttl END)
             WHERE k.queue = take_key.queue AND k.key = take_key.key
               AND k.task_id = holder.task_id AND k.expires_at IS NOT DISTINCT FROM holder.expires_at;
@@ -1689,6 +1689,23 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.take_key IS
     'Takes a key for a task unless another task has it; returns whether the task has it now.';
+
+-- For a new task that a trigger of the user has suppressed.
+CREATE FUNCTION queue_internal.give_back_key(queue text, key text, task_id bigint, replaced bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF replaced IS NOT NULL THEN
+        UPDATE queue_internal.keys AS k SET task_id = replaced, ttl = k.replaced_ttl, replaced_ttl = NULL
+        WHERE k.queue = give_back_key.queue AND k.key = give_back_key.key AND k.task_id = give_back_key.task_id;
+    ELSE
+        DELETE FROM queue_internal.keys AS k
+        WHERE k.queue = give_back_key.queue AND k.key = give_back_key.key AND k.task_id = give_back_key.task_id;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.give_back_key IS
+    'Gives the key of a task to the running one that it was to replace, or frees it; returns whether the task had it.';
 
 -- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up.
 CREATE FUNCTION queue_internal.is_key_free(queue text, key text) RETURNS boolean
@@ -8368,6 +8385,8 @@ DECLARE
     waits   CONSTANT boolean := after <> '{}';
     task    queue.tasks;
     running bigint;
+    new_id  bigint;
+    again   boolean := false;
 BEGIN
     task.queue := queue;
     task.key := key;
@@ -8381,37 +8400,42 @@ BEGIN
     task.start_by := start_by;
     task.weight := weight;
     LOOP
-        INSERT INTO queue.tasks AS t (
-            queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout, start_by, weight,
-            state)
-        VALUES (push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
-                push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
-                push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
-                CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
-        RETURNING t.id INTO id;
-        IF FOUND THEN
-            IF key_ttl IS NOT NULL THEN
-                UPDATE queue_internal.keys AS k SET ttl = key_ttl
-                WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
+        new_id := nextval('queue.tasks_id_seq');
+        -- The trigger task_arrives takes the key, too. But if a trigger of the user suppresses the task before that, only this
+        -- shows that no other task has the key.
+        IF NOT again OR queue_internal.take_key(queue, key, new_id, keeps_errors => false) THEN
+            INSERT INTO queue.tasks AS t (
+                id, queue, payload, priority, run_at, max_attempts, headers, key, group_key, backoff, kind, lease, timeout,
+                start_by, weight, state)
+            VALUES (new_id, push_linked.queue, push_linked.payload, push_linked.priority, push_linked.run_at,
+                    push_linked.max_attempts, push_linked.headers, push_linked.key, push_linked.group_key,
+                    push_linked.backoff, push_linked.kind, push_linked.lease, push_linked.timeout, push_linked.start_by, push_linked.weight,
+                    CASE WHEN waits OR is_callback OR running IS NOT NULL THEN 'waiting' ELSE 'queued' END)
+            RETURNING t.id INTO id;
+            IF FOUND THEN
+                IF key_ttl IS NOT NULL THEN
+                    UPDATE queue_internal.keys AS k SET ttl = key_ttl
+                    WHERE k.queue = push_linked.queue AND k.key = push_linked.key AND k.task_id = id;
+                END IF;
+                -- The replaced task is waited for however it ends, even if it is named in "after".
+                after := array_remove(after, running);
+                IF after <> '{}' THEN
+                    -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
+                    -- start deadline.
+                    live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
+                    PERFORM queue_internal.add_dependencies(
+                        id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
+                END IF;
+                IF running IS NOT NULL THEN
+                    PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
+                END IF;
+                pushed := true;
+                RETURN;
+            ELSIF key IS NULL OR queue_internal.give_back_key(queue, key, new_id, running) THEN
+                -- A trigger that the user added has suppressed it.
+                pushed := false;
+                RETURN;
             END IF;
-            -- The replaced task is waited for however it ends, even if it is named in "after".
-            after := array_remove(after, running);
-            IF after <> '{}' THEN
-                -- Taking a key, for this task or another one of the call, has ended the task that had it, if it was past its
-                -- start deadline.
-                live := ARRAY(SELECT t.id FROM queue.tasks AS t WHERE t.id = ANY (live));
-                PERFORM queue_internal.add_dependencies(
-                    id, queue, after, coalesce(on_predecessor_failure, source.on_predecessor_failure), live);
-            END IF;
-            IF running IS NOT NULL THEN
-                PERFORM queue_internal.add_dependencies(id, queue, ARRAY[running], 'continue', ARRAY[running]);
-            END IF;
-            pushed := true;
-            RETURN;
-        ELSIF key IS NULL THEN
-            -- A trigger that the user added has suppressed it.
-            pushed := false;
-            RETURN;
         END IF;
         -- Null if the key is free now, or can be taken over.
         SELECT s.id, s.running INTO id, running FROM queue_internal.resolve_duplicate(task, on_duplicate) AS s;
@@ -8419,6 +8443,7 @@ BEGIN
             pushed := false;
             RETURN;
         END IF;
+        again := true;
     END LOOP;
 END
 $$;
@@ -10363,11 +10388,18 @@ BEGIN
     WHILE queue_internal.requeue_dead_letters(ARRAY[id], keeps_errors => false) = 0 LOOP
         PERFORM queue_internal.raise_duplicate_key(d.queue, d.key, k.task_id, k.expires_at)
         FROM queue.dead_letters AS d JOIN queue_internal.keys AS k ON k.queue = d.queue AND k.key = d.key
-        WHERE d.id = retry.id;
+        WHERE d.id = retry.id AND k.task_id <> d.id;
         IF NOT EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id) THEN
             PERFORM queue_internal.raise_wrong_state(
                 id, 'operator', 'is not among the dead letters',
                 'Only tasks that failed for good can be retried.');
+        END IF;
+        -- With the key, or without any, only a trigger of the user can have suppressed it.
+        IF EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.id = retry.id
+                   AND (d.key IS NULL OR EXISTS (SELECT FROM queue_internal.keys AS k
+                                                 WHERE k.queue = d.queue AND k.key = d.key AND k.task_id = d.id))) THEN
+            RAISE EXCEPTION 'a trigger has suppressed task %', id
+                USING ERRCODE = 'triggered_action_exception', HINT = 'It is still among the dead letters.';
         END IF;
     END LOOP;
     RETURN 'queued';
@@ -10382,9 +10414,10 @@ queue.
 - id: the task.
 
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004:
-another task has its key. QX005: it is not a dead letter. 22004 or 22023: the argument is null or invalid.';
+another task has its key. QX005: it is not a dead letter. 09000: a trigger that you added suppresses the task. 22004 or
+22023: the argument is null or invalid.';
 
--- Dead letters whose key another task has stay where they are. So do all but the oldest of those with the same key,
+-- Dead letters whose key another task has, or which a trigger of the user suppresses, stay where they are. So do all but the oldest of those with the same key,
 -- which have to be found first: the task that would hold the key does not exist yet.
 CREATE FUNCTION queue_internal.requeue_dead_letters(
     ids bigint[], to_queue text DEFAULT NULL, keeps_errors boolean DEFAULT true) RETURNS bigint
@@ -10393,28 +10426,29 @@ DECLARE
     revived bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
-        SELECT l.id, coalesce(to_queue, l.queue) AS queue, l.key, l.key_ttl FROM queue.dead_letters AS l
+        SELECT l.*, coalesce(to_queue, l.queue) AS target FROM queue.dead_letters AS l
         WHERE l.id = ANY (ids) ORDER BY l.id FOR UPDATE
     ), first AS MATERIALIZED (
         -- In the order of push_many.
-        SELECT DISTINCT ON (l.queue, l.key COLLATE "C") l.* FROM locked AS l
-        WHERE l.key IS NOT NULL ORDER BY l.queue, l.key COLLATE "C", l.id
+        SELECT DISTINCT ON (l.target, l.key COLLATE "C") l.id, l.target, l.key, l.key_ttl FROM locked AS l
+        WHERE l.key IS NOT NULL ORDER BY l.target, l.key COLLATE "C", l.id
     ), free AS MATERIALIZED (
         SELECT l.id FROM locked AS l WHERE l.key IS NULL
         UNION ALL
-        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.queue, f.key, f.id, f.key_ttl, keeps_errors)
-    ), dead AS (
-        DELETE FROM queue.dead_letters AS d USING free AS f WHERE d.id = f.id RETURNING d.*
+        SELECT f.id FROM first AS f WHERE queue_internal.take_key(f.target, f.key, f.id, f.key_ttl, keeps_errors)
+    ), added AS (
+        INSERT INTO queue.tasks AS t (
+            id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
+            headers, payload, progress, errors)
+        SELECT d.id, d.target, d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
+               d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
+        FROM locked AS d JOIN free AS f ON f.id = d.id ORDER BY d.id
+        RETURNING t.id
     ), forgotten AS (
         -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
-        DELETE FROM queue_internal.outcomes AS o USING free AS f WHERE o.task_id = f.id
+        DELETE FROM queue_internal.outcomes AS o USING added AS a WHERE o.task_id = a.id
     )
-    INSERT INTO queue.tasks (
-        id, queue, priority, max_attempts, token, created_at, key, group_key, backoff, kind, lease, timeout, weight,
-        headers, payload, progress, errors)
-    SELECT d.id, coalesce(to_queue, d.queue), d.priority, d.max_attempts, d.token, d.created_at, d.key, d.group_key,
-           d.backoff, d.kind, d.lease, d.timeout, d.weight, d.headers, d.payload, d.progress, d.errors
-    FROM dead AS d ORDER BY d.id;
+    DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id;
     GET DIAGNOSTICS revived = ROW_COUNT;
     RETURN revived;
 END

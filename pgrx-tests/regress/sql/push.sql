@@ -84,5 +84,22 @@ SELECT last_value AS suppressed FROM suppressed;
 SELECT count(*) FROM queue.push_many('default', '{1,"\"no\"",2}'::jsonb[]);
 SELECT count(id), count(*) FROM queue.push_tasks('[{"queue": "default", "payload": "no"}, {"queue": "default", "payload": 1}]') AS id;
 SELECT id, pushed FROM queue.try_push('default', '"no"', after => ARRAY[:before]);
+-- It takes no key, whatever comes first, the trigger or the key; and a running task keeps its key.
+SELECT queue.create('suppressing');
+SELECT queue.push('suppressing', key => 'running', key_ttl => '1 hour') AS running \gset
+SELECT count(*) FROM queue.claim('1 minute', 'suppressing');
+SELECT queue.push('suppressing', '"no"', key => 'new', on_duplicate => d.how) AS id, queue.push('suppressing', '"no"', key => 'running', on_duplicate => 'replace') AS replacing
+FROM unnest('{skip, replace, reschedule, error}'::text[]) AS d (how);
+ALTER TRIGGER suppress ON queue.tasks RENAME TO zz_suppress;
+SELECT queue.push('suppressing', '"no"', key => 'new', on_duplicate => d.how) AS id, queue.push('suppressing', '"no"', key => 'running', on_duplicate => 'replace') AS replacing
+FROM unnest('{skip, replace, reschedule, error}'::text[]) AS d (how);
+SELECT id, pushed FROM queue.try_push('suppressing', '"no"', key => 'new');
+SELECT queue.push('suppressing', key => 'running') = :running AS keeps_key;
+SELECT key, task_id = :running AS running, ttl, replaced_ttl, expires_at FROM queue_internal.keys WHERE queue = 'suppressing';
+SELECT queue.push('suppressing', key => 'running', key_ttl => '2 hours', on_duplicate => 'replace') > :running AS replaced;
+SELECT ttl, replaced_ttl FROM queue_internal.keys WHERE queue = 'suppressing';
+SELECT queue.cancel('suppressing', 'running');
+SELECT task_id = :running AS running, ttl, replaced_ttl FROM queue_internal.keys WHERE queue = 'suppressing';
 DROP FUNCTION suppress CASCADE;
 DROP SEQUENCE suppressed;
+SELECT queue.drop('suppressing', force => true);

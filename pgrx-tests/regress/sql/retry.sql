@@ -98,3 +98,20 @@ SELECT queue.push('late', delay => '1 hour') AS predecessor \gset
 SELECT queue.push('late', key => 'k', after => ARRAY[:predecessor]::bigint[], ttl => '1 ms') > 0 AS pushed, pg_sleep(0.01);
 SELECT queue.redrive('late');
 ROLLBACK;
+
+-- A dead letter that a trigger of the user suppresses stays where it is, and does not keep others there.
+SELECT queue.create('suppressing');
+SELECT queue.push('suppressing', '"no"') AS plain, queue.push('suppressing', '"no"', key => 'k') AS keyed, queue.push('suppressing') AS other \gset
+SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'suppressing', 3);
+CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.payload = ''"no"'' THEN RETURN NULL; END IF; RETURN NEW; END';
+CREATE TRIGGER suppress BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION suppress();
+\set VERBOSITY sqlstate
+SELECT queue.retry(:plain);
+SELECT queue.retry(:keyed);
+\set VERBOSITY default
+SELECT queue.redrive('suppressing');
+CALL queue.redrive_where('{"queue": "suppressing"}');
+SELECT count(*) FROM queue.dead_letters WHERE queue = 'suppressing';
+DROP FUNCTION suppress CASCADE;
+SELECT queue.redrive('suppressing');
+SELECT queue.drop('suppressing', force => true);
