@@ -1707,7 +1707,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.give_back_key IS
     'Gives the key of a task to the running one that it was to replace, or frees it; returns whether the task had it.';
 
--- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up.
+-- Without a lock: another push may take it before this one does. A task past its start deadline gives its key up. LIMIT,
+-- because an old snapshot can show two tasks with the key.
 CREATE FUNCTION queue_internal.is_key_free(queue text, key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -1718,7 +1719,8 @@ BEGIN
                       AND (SELECT t.id FROM queue.tasks AS t
                            WHERE t.id = k.task_id AND t.queue = k.queue
                              AND (t.token = 0 AND t.start_by <= clock_timestamp()) IS NOT TRUE)
-                          IS NOT NULL)) IS NULL;
+                          IS NOT NULL)
+            LIMIT 1) IS NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.is_key_free IS 'Returns whether a push could take a key.';
