@@ -9,7 +9,7 @@ const { DATABASE_URL, PAYMENT_TIMEOUT = "3 days", REMIND_AFTER = "7 days" } = pr
 async function fulfil(flow, number, item) {
   await flow.step("reserve", () => changeStock(item, -1));
   await flow.call("charge", (key) => request("charge", key, number));
-  if (await flow.event(`payment:${number}`, PAYMENT_TIMEOUT) === null) {
+  if (!(await flow.event(`payment:${number}`, PAYMENT_TIMEOUT)).arrived) {
     await flow.step("cancel", () => changeStock(item, 1));
     return "cancelled";
   }
@@ -57,12 +57,12 @@ class Flow {
     this.done.set(name, rows[0].value);
   }
 
-  /** Returns the payload of an event, or null if it was not emitted in time. */
+  /** Returns whether an event was emitted in time, and its payload. */
   async event(name, timeout) {
-    const awaitEvent = "SELECT payload FROM queue.await_event($1, $2, $3, $4)";
+    const awaitEvent = "SELECT arrived, payload FROM queue.await_event($1, $2, $3, $4)";
     const { rows } = await db.query(awaitEvent, [...this.lease, name, timeout]);
     if (rows.length === 0) throw new Suspended();
-    return rows[0].payload;
+    return rows[0];
   }
 
   async sleep(name, duration) {

@@ -16,7 +16,8 @@ REMIND_AFTER = os.environ.get("REMIND_AFTER", "7 days")
 def fulfil(flow, number, item):
     flow.step("reserve", lambda: change_stock(flow.db, item, -1))
     flow.call("charge", lambda key: request(flow.db, "charge", key, number))
-    if flow.event(f"payment:{number}", PAYMENT_TIMEOUT) is None:
+    paid, _ = flow.event(f"payment:{number}", PAYMENT_TIMEOUT)
+    if not paid:
         flow.step("cancel", lambda: change_stock(flow.db, item, 1))
         return "cancelled"
     flow.call("ship", lambda key: request(flow.db, "ship", key, number))
@@ -55,12 +56,12 @@ class Flow:
         self.done[name] = self.db.execute(step, [*self.lease, name, Jsonb(value)]).fetchone()[0]
 
     def event(self, name, timeout):
-        """Returns the payload of an event, or None if it was not emitted in time."""
-        await_event = "SELECT payload FROM queue.await_event(%s, %s, %s, %s::interval)"
+        """Returns whether an event was emitted in time, and its payload."""
+        await_event = "SELECT arrived, payload FROM queue.await_event(%s, %s, %s, %s::interval)"
         row = self.db.execute(await_event, [*self.lease, name, timeout]).fetchone()
         if row is None:
             raise Suspended
-        return row[0]
+        return row
 
     def sleep(self, name, duration):
         sleep = "SELECT queue.sleep(%s, %s, %s, %s::interval)"
