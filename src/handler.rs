@@ -34,10 +34,6 @@ use std::ffi::CString;
 use std::time::Duration;
 use verbs::{Task, Verbs};
 
-/// The call is cancelled this long before the end of the lease, or a tenth of the lease if that is shorter. In the
-/// remaining time the process reports the failure, before other sessions may end the lease.
-const LONGEST_MARGIN: i64 = 1_000_000;
-
 /// The process's main function; the argument is its slot.
 #[pg_guard]
 #[unsafe(no_mangle)]

@@ -17,19 +17,21 @@ pub mod refill_plan;
 mod set;
 mod shares;
 mod slot;
+mod two_phase;
 mod waiters;
 
 pub use assignment::Queue;
 pub use counters::{Counts, Horizon, Item, Totals};
-pub use directory::{announce_refill, available, await_refill, request, stamp};
+pub use directory::{announce_refill, available, await_refill, request, stamp, with};
 pub use key::Key;
 pub use lane::Answer;
 pub use leases::Lease;
 pub use maintenance::{maintain, wake_due};
-pub use prepared::{end_prepared, find_prepared, hash_of_name, note_prepared};
+pub use prepared::hash_of_name;
 pub use refill_plan::RefillPlan;
 pub use set::LaneSet;
 pub use slot::{Activity, Slot};
+pub use two_phase::{end_prepared, find_prepared, note_prepared};
 pub use waiters::Wake;
 
 use crate::clock::now;
@@ -42,13 +44,7 @@ use std::sync::atomic::Ordering;
 /// A lane that was not used for so long, in microseconds, can be assigned to another queue.
 const IDLE: i64 = 60_000_000;
 
-/// Runs `act` with the lane of the queue with this hash; none if it has no lane.
-pub fn with<R>(hash: u64, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
-    let index = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash)?;
-    locked(index, |slot| (slot.hash == hash).then(|| act(slot)))
-}
-
-/// As `with`, but assigns a lane if the queue has none; none if all are in use.
+/// As [`with`], but assigns a lane if the queue has none; none if all are in use.
 pub fn with_or_new<R>(queue: &Queue<'_>, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
     let mut act = Some(act);
     let mut visit = |slot: &mut Slot| {

@@ -26,7 +26,7 @@ use crate::lanes;
 use crate::rights;
 use crate::settings;
 use crate::shared;
-use arguments::Arguments;
+use arguments::{Arguments, Signature};
 use pg_sys::{BOOLOID, INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID};
 use pgrx::prelude::*;
 use rows::Rows;
@@ -102,10 +102,6 @@ unsafe extern "C-unwind" fn queue_verb(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
         result
     }
 }
-
-/// The number of arguments and the types of the result columns with which native.sql declares a verb. A later version
-/// of the extension may declare it differently while this library is still in use.
-type Signature = (i16, &'static [pg_sys::Oid]);
 
 const ID: &[pg_sys::Oid] = &[INT8OID];
 /// The columns of queue.claimed_task.

@@ -1,6 +1,5 @@
 //! The public functions that the process calls as its role, in SQL.
 
-use super::LONGEST_MARGIN;
 use super::failure::Failure;
 use crate::clock::now;
 use crate::names::Name;
@@ -9,6 +8,10 @@ use crate::worker;
 use pgrx::datum::{DatumWithOid, JsonB, TimestampWithTimeZone};
 use pgrx::prelude::*;
 use pgrx::spi::{OwnedPreparedStatement, SpiClient, SpiTupleTable};
+
+/// The call is cancelled this long before the end of the lease, or a tenth of the lease if that is shorter. In the
+/// remaining time the process reports the failure, before other sessions may end the lease.
+const LONGEST_MARGIN: i64 = 1_000_000;
 
 /// A task that the process has claimed.
 pub struct Task {

@@ -1,7 +1,7 @@
 //! The lanes in shared memory, and their locks.
 
 use super::prepared::{self, Prepared};
-use super::{Slot, with};
+use super::slot::Slot;
 use crate::settings;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,6 +168,12 @@ pub fn takers() -> &'static [AtomicU64] {
 pub fn locked<R>(index: usize, act: impl FnOnce(&mut Slot) -> R) -> R {
     // SAFETY: the index is below `count`, and the lock makes the reference the only one.
     alone(index, || act(unsafe { &mut *directory().slots.add(index) }))
+}
+
+/// Runs `act` with the lane of the queue with this hash; none if it has no lane.
+pub fn with<R>(hash: u64, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    let index = hashes().iter().position(|place| place.load(Ordering::Acquire) == hash)?;
+    locked(index, |slot| (slot.hash == hash).then(|| act(slot)))
 }
 
 /// Runs `act` with the prepared transactions, locked; none if there are no lanes. It must not raise, panic or call the

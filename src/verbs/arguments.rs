@@ -4,6 +4,10 @@ use crate::datum::{attribute, text_of};
 use crate::fallback::Reason;
 use pgrx::prelude::*;
 
+/// The number of arguments and the types of the result columns with which native.sql declares a verb. A later version
+/// of the extension may declare it differently while this library is still in use.
+pub type Signature = (i16, &'static [pg_sys::Oid]);
+
 /// The arguments, by number.
 pub struct Arguments {
     fcinfo: pg_sys::FunctionCallInfo,
@@ -17,7 +21,7 @@ impl Arguments {
     }
 
     /// Whether the call has as many arguments as the verb, and returns rows of those columns, if any.
-    pub fn fit(&self, (count, columns): &super::Signature) -> bool {
+    pub fn fit(&self, (count, columns): &Signature) -> bool {
         // SAFETY: the descriptor, if there is one, has `natts` attributes.
         unsafe {
             let descriptor = self.result().map_or(std::ptr::null_mut(), |result| (*result).expectedDesc);

@@ -1,6 +1,5 @@
 //! The worker's calls of SQL functions, which `sql/` documents.
 
-use super::handlers::Attached;
 use crate::clock::now;
 use crate::names::{Name, Names};
 use crate::shared::{self, NEVER, QueueBits};
@@ -258,6 +257,14 @@ pub fn sweep(position: Option<&[u8]>, max_rows: i32) -> Swept {
         let position: Option<Name> = row.get(1)?;
         Ok(Swept { position: position.map(|position| position.0), turn_is_over: row.get(2)?.unwrap_or(true) })
     })
+}
+
+/// A handler that is attached, and can run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Attached {
+    pub queue: Vec<u8>,
+    pub function: pg_sys::Oid,
+    pub role: pg_sys::Oid,
 }
 
 /// The handlers to run, each with the number of its processes. As the owner of the tables.

@@ -1,5 +1,6 @@
 //! Starts and stops the processes that run handlers (handler.rs).
 
+use super::core::{Attached, runnable_handlers};
 use super::{Pause, RUN_HANDLERS, Worker, microseconds};
 use crate::clock::now;
 use crate::extension::Installed;
@@ -28,7 +29,7 @@ impl Worker {
         } else if self.handlers.due() > now() {
             return Installed::Yes;
         }
-        let step = self.attempt(RUN_HANDLERS, c"reading the handlers", super::core::runnable_handlers);
+        let step = self.attempt(RUN_HANDLERS, c"reading the handlers", runnable_handlers);
         match &step.result {
             Some(wanted) => self.handlers.arrange(wanted, &self.shared.handlers, self.database),
             None if announced => self.database.handlers_changed.store(true, Ordering::SeqCst),
@@ -36,14 +37,6 @@ impl Worker {
         }
         step.installed
     }
-}
-
-/// A handler that is attached, and can run.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Attached {
-    pub queue: Vec<u8>,
-    pub function: pg_sys::Oid,
-    pub role: pg_sys::Oid,
 }
 
 /// A process that this worker has started.
