@@ -4,6 +4,7 @@
 //! TRIGGER can create a trigger, whose function and WHEN condition would run with all rights of the owner. So a
 //! statement that would fire such a trigger is refused.
 
+use crate::catalog;
 use crate::heap::partitions_of;
 use crate::names::shown;
 use crate::rights;
@@ -41,19 +42,15 @@ unsafe fn is_on(table: pg_sys::Oid) -> bool {
 
 /// Whether the table belongs to the extension and to the current user.
 unsafe fn is_own(table: pg_sys::Oid) -> bool {
-    // SAFETY: catalog lookups in a transaction; the row has the layout of FormData_pg_class.
+    // SAFETY: catalog lookups in a transaction; the layout is that of the cache.
     unsafe {
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, table.into());
-        if row.is_null() {
-            return false;
-        }
-        let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(row);
-        let own = form.relowner == pg_sys::GetUserId()
-            && [c"queue", c"queue_internal"]
-                .iter()
-                .any(|schema| form.relnamespace == pg_sys::get_namespace_oid(schema.as_ptr(), true));
-        pg_sys::ReleaseSysCache(row);
-        own
+        let own = |row: &pg_sys::FormData_pg_class| {
+            row.relowner == pg_sys::GetUserId()
+                && [c"queue", c"queue_internal"]
+                    .iter()
+                    .any(|schema| row.relnamespace == pg_sys::get_namespace_oid(schema.as_ptr(), true))
+        };
+        catalog::row(pg_sys::SysCacheIdentifier::RELOID, table, own) == Some(true)
     }
 }
 
@@ -132,7 +129,7 @@ unsafe fn check_triggers(table: pg_sys::Oid) {
 /// Whether only the owner of the table or a superuser determined what the trigger does. The catalog does not record who
 /// created a trigger, but only the owner can enable one as ALWAYS or REPLICA.
 unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> bool {
-    // SAFETY: catalog lookups.
+    // SAFETY: catalog lookups in a transaction; the layout is that of the cache.
     unsafe {
         let user = pg_sys::GetUserId();
         let trusts = |role| role == user || pg_sys::superuser_arg(role);
@@ -142,17 +139,12 @@ unsafe fn is_trusted(relation: pg_sys::Relation, trigger: &pg_sys::Trigger) -> b
             b'A' | b'R' if trusts((*(*relation).rd_rel).relowner) => return true,
             _ => {}
         }
-        let function =
-            pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, trigger.tgfoid.into());
-        if function.is_null() {
-            return false;
-        }
-        let form = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_proc>(function);
-        // Other roles cannot execute the extension's trigger functions, and so cannot create triggers with them.
-        let own = form.pronamespace == pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
-        let trusted = own || trigger.tgqual.is_null() && trigger.tgnargs == 0 && trusts(form.proowner);
-        pg_sys::ReleaseSysCache(function);
-        trusted
+        let trusted = |function: &pg_sys::FormData_pg_proc| {
+            // Other roles cannot execute the extension's trigger functions, and so cannot create triggers with them.
+            let own = function.pronamespace == pg_sys::get_namespace_oid(c"queue_internal".as_ptr(), true);
+            own || trigger.tgqual.is_null() && trigger.tgnargs == 0 && trusts(function.proowner)
+        };
+        catalog::row(pg_sys::SysCacheIdentifier::PROCOID, trigger.tgfoid, trusted) == Some(true)
     }
 }
 

@@ -15,6 +15,7 @@
 mod refusals;
 mod relations;
 
+use crate::catalog;
 use crate::clock::now;
 use crate::guard::elements;
 use crate::lanes::{self, LaneSet};
@@ -255,28 +256,16 @@ unsafe fn is_refused(node: *mut pg_sys::Node, database: pg_sys::Oid, top_level: 
 }
 
 unsafe fn is_template(database: pg_sys::Oid) -> bool {
-    // SAFETY: a catalog lookup; the row has the layout of FormData_pg_database.
-    unsafe {
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, database.into());
-        if row.is_null() {
-            return false;
-        }
-        let template = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_database>(row)).datistemplate;
-        pg_sys::ReleaseSysCache(row);
-        template
-    }
+    let template = |row: &pg_sys::FormData_pg_database| row.datistemplate;
+    // SAFETY: in a transaction; the layout is that of the cache.
+    unsafe { catalog::row(pg_sys::SysCacheIdentifier::DATABASEOID, database, template) == Some(true) }
 }
 
 unsafe fn may_create_databases(user: pg_sys::Oid) -> bool {
-    // SAFETY: a catalog lookup; the row has the layout of FormData_pg_authid.
+    let may = |row: &pg_sys::FormData_pg_authid| row.rolcreatedb;
+    // SAFETY: in a transaction; the layout is that of the cache.
     unsafe {
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AUTHOID as i32, user.into());
-        if row.is_null() {
-            return false;
-        }
-        let may = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_authid>(row)).rolcreatedb;
-        pg_sys::ReleaseSysCache(row);
-        may || pg_sys::superuser()
+        catalog::row(pg_sys::SysCacheIdentifier::AUTHOID, user, may) == Some(true) || pg_sys::superuser()
     }
 }
 

@@ -10,6 +10,7 @@ mod injection;
 mod symbols;
 
 mod bounds;
+mod catalog;
 mod clock;
 mod counting;
 mod cron;

@@ -8,6 +8,7 @@ mod caller;
 mod functions;
 mod known;
 
+use crate::catalog;
 pub use caller::{caller, enter, in_verb, leave};
 use known::known;
 use pgrx::prelude::*;
@@ -104,14 +105,8 @@ pub unsafe fn sees_numbers(owner: pg_sys::Oid, queue: &[u8]) -> bool {
 
 /// The owner of a function.
 unsafe fn owner_of(function: pg_sys::Oid) -> pg_sys::Oid {
-    // SAFETY: a catalog lookup; the row has the layout of FormData_pg_proc.
-    unsafe {
-        let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::PROCOID as i32, function.into());
-        if row.is_null() {
-            error!("function {} does not exist", function.to_u32());
-        }
-        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_proc>(row)).proowner;
-        pg_sys::ReleaseSysCache(row);
-        owner
-    }
+    let owner = |row: &pg_sys::FormData_pg_proc| row.proowner;
+    // SAFETY: in a transaction; the layout is that of the cache.
+    let owner = unsafe { catalog::row(pg_sys::SysCacheIdentifier::PROCOID, function, owner) };
+    owner.unwrap_or_else(|| error!("function {} does not exist", function.to_u32()))
 }

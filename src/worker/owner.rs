@@ -1,20 +1,18 @@
 //! The worker is connected as a superuser, but runs its steps as the owner of the tables. A process that runs a handler is
 //! connected as another role, and reads the tables as their owner.
 
+use crate::catalog;
 use pgrx::prelude::*;
 
 /// Switches to the owner of queue.tasks, without the right to SET ROLE.
 pub fn become_owner() {
-    // SAFETY: catalog lookups in a transaction.
+    let owner = |row: &pg_sys::FormData_pg_class| row.relowner;
+    // SAFETY: catalog lookups in a transaction; the layout is that of the cache.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"queue".as_ptr(), false);
         let tasks = pg_sys::get_relname_relid(c"tasks".as_ptr(), schema);
-        let relation = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, tasks.into());
-        if relation.is_null() {
-            error!("queue.tasks is gone");
-        }
-        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(relation)).relowner;
-        pg_sys::ReleaseSysCache(relation);
+        let owner = catalog::row(pg_sys::SysCacheIdentifier::RELOID, tasks, owner);
+        let owner = owner.unwrap_or_else(|| error!("queue.tasks is gone"));
         pg_sys::SetUserIdAndSecContext(owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32);
     }
 }
