@@ -63,7 +63,7 @@ async function look() {
   } catch (error) {
     if (error.status === 401) return login(Boolean(sessionStorage.getItem("token")));
     if (!(error instanceof Problem)) throw error;
-    lost = lost || { since: now(), problem: error };
+    lost = { since: lost?.since ?? now(), problem: error };
   } finally {
     if (mine === turn) {
       const pause = Math.max(EVERY, cost * SHARE);
@@ -95,13 +95,15 @@ function show(page, parameters, address) {
   const main = $("main");
   main.dataset.shown = address; // for tests
   bar(page);
+  const title = page.title(parameters);
+  document.title = [title, overview?.queues.value?.database].filter(Boolean).join(" · ");
   if (!overview || asker !== address) {
-    main.replaceChildren(problem(lost.problem));
+    main.replaceChildren(...nodes([heading(title), problem(lost.problem)]));
     main.removeAttribute("aria-busy");
     shown = null;
     return;
   }
-  const content = nodes([data instanceof Problem ? [heading(page.title(parameters)), problem(data)] : page.render({ overview, data, parameters })]);
+  const content = nodes([data instanceof Problem ? [heading(title), problem(data)] : page.render({ overview, data, parameters })]);
   if (address === shown) {
     const focused = document.activeElement;
     children(main, content);
@@ -113,7 +115,6 @@ function show(page, parameters, address) {
     shown = address;
   }
   main.removeAttribute("aria-busy");
-  document.title = [page.title(parameters), overview.queues.value?.database].filter(Boolean).join(" · ");
 }
 
 function bar(current) {
@@ -156,6 +157,8 @@ function login(wrong) {
   const field = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
   const form = h("form", { class: "login" }, h("h1", {}, "Sign in"),
     h("p", { class: "dim" }, "Enter the token with which queue dashboard was started."),
+    // For password managers, which file a password under a user name.
+    h("input", { autocomplete: "username", value: "queue dashboard", hidden: true }),
     h("label", { for: "token" }, "Token"), field,
     wrong ? h("p", { class: "bad", role: "alert" }, "Wrong token.") : null,
     h("button", { class: "button primary" }, "Sign in"));
@@ -166,6 +169,7 @@ function login(wrong) {
   });
   shown = null;
   $("main").replaceChildren(form);
+  $("main").removeAttribute("aria-busy");
   field.focus();
 }
 
