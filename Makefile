@@ -27,6 +27,11 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # The servers for tests and demo, and their data. They are outside this folder because servers that are started by root
 # run as another user, who may have no access to it.
 QUEUE_EXT_HOME ?= /var/tmp/queue_ext-$(shell id -u)
+# make has no names with spaces: it uses such a folder through a link.
+ifneq ($(words $(QUEUE_EXT_HOME)),1)
+override QUEUE_EXT_HOME := $(or $(shell link=/var/tmp/queue_ext-$$(id -u)-$$(echo "$(QUEUE_EXT_HOME)" | cksum | cut -d' ' -f1); \
+	mkdir -p "$(QUEUE_EXT_HOME)" && ln -sfn "$$(realpath "$(QUEUE_EXT_HOME)")" $$link && echo $$link),$(error no link to $(QUEUE_EXT_HOME)))
+endif
 PG_VERSIONS ?= 15 16 18
 CONFORMANCE_VERSIONS ?= 14 15 16 17 18
 DEMO_VERSION ?= 15
@@ -242,7 +247,7 @@ demo: $(call built,$(DEMO_VERSION))
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(DEMO_VERSION)) target/release/demo run
 
 demo-psql:
-	@$(FETCHED_ENV) $$($(PG_CONFIG_$(DEMO_VERSION)) --bindir)/psql -X -h $(QUEUE_EXT_HOME)/run/demo -U postgres postgres
+	@$(FETCHED_ENV) "$$($(PG_CONFIG_$(DEMO_VERSION)) --bindir)/psql" -X -h $(QUEUE_EXT_HOME)/run/demo -U postgres postgres
 
 demo-stop:
 	@cargo build --release --locked --quiet -p queue_ext_tests --bin demo
@@ -297,4 +302,4 @@ clean:
 	rm -rf target
 
 distclean: clean
-	rm -rf $(QUEUE_EXT_HOME)
+	rm -rf "$$(realpath -m $(QUEUE_EXT_HOME))" $(QUEUE_EXT_HOME)
