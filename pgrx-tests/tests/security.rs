@@ -28,7 +28,7 @@ mod tenants;
 #[path = "security/triggers.rs"]
 mod triggers;
 #[path = "security/verbs.rs"]
-mod verbs;
+pub mod verbs;
 #[path = "security/worker.rs"]
 mod worker;
 
