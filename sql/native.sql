@@ -21,7 +21,7 @@ BEGIN
                       CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
-               -- Claiming from several queues has no native version.
+               -- Claiming from several queues calls that of one queue for each.
                p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (

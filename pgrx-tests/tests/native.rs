@@ -179,6 +179,10 @@ fn plain_calls_do_not_fall_back_to_sql() {
             "SELECT id, token FROM queue.complete_and_claim($id, $token, '1', queue => 'own')",
             "SELECT id, token FROM queue.complete_many_and_claim($ids, $tokens, queue => 'own', max_tasks => 2)",
             "SELECT queue.complete_many($ids, $tokens)",
+            // Of several queues, one after the other.
+            "SELECT queue.push_many('own', ARRAY['1', '2']::jsonb[])",
+            "SELECT id, token FROM queue.claim('1 minute', ARRAY['own'], 2)",
+            "SELECT queue.complete_many($ids, $tokens)",
             // Of a queue that has nothing more.
             "SELECT id, token FROM queue.claim('1 minute', 'own', 10)",
             "SELECT queue.complete_many($ids, $tokens)",
