@@ -34,6 +34,7 @@ COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled tas
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
     'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
+COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history also keeps their payloads.';
 COMMENT ON COLUMN queue.queues.durable_leases IS
     'Whether leases of the queue have to survive a crash: on, off or auto; null for what the setting says.';
 COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';
@@ -81,6 +82,8 @@ COMMENT ON COLUMN queue.tasks.errors IS
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
 COMMENT ON COLUMN queue.history.finished_at IS 'When the task completed or was cancelled.';
+COMMENT ON COLUMN queue.history.payload IS
+    'What the worker had to do; null if its queue does not keep payloads.';
 COMMENT ON COLUMN queue.history.result IS 'What the worker passed to queue.complete().';
 COMMENT ON TABLE queue.history_default IS 'The history of days whose partition was not created in time.';
 COMMENT ON TABLE queue.dead_letters IS

@@ -54,6 +54,7 @@ CREATE TABLE queue.queues (
     key_ttl               interval,
     on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
     keep_history          boolean     NOT NULL DEFAULT true,
+    keep_payloads         boolean     NOT NULL DEFAULT true,
     durable_leases        text,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
@@ -153,7 +154,7 @@ CREATE TABLE queue.history (
     start_by     timestamptz,
     weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
-    payload      jsonb       NOT NULL,
+    payload      jsonb,
     progress     jsonb,
     errors       jsonb,
     result       jsonb

@@ -17,7 +17,7 @@ BEGIN
         DELETE FROM queue.tasks AS t
         WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
           AND t.key IS NULL AND t.group_key IS NULL
-          AND (SELECT q.keep_history AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
+          AND (SELECT q.keep_history AND q.keep_payloads AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
           AND queue_internal.has_right('worker', t.queue)
         RETURNING t.*
     ), archived AS (

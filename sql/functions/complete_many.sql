@@ -94,11 +94,12 @@ BEGIN
         ORDER BY g.id, g.token, g.position
     ), found AS MATERIALIZED (
         SELECT t.id, t.token, g.result, g.position, t.key IS NULL AND t.group_key IS NULL AS plain,
-               -- Null if the queue has more to do. At another isolation level the snapshot may not show all dependents: then
-               -- the history has to show how the task ended (archive).
+               -- What the history keeps: 0 for nothing, 1 for all but the payload, 2 for all. Null if the queue has more to do.
+               -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
+               -- task ended (archive).
                (SELECT CASE WHEN q.max_running IS NULL
                                  AND (q.keep_history OR current_setting('transaction_isolation') = 'read committed')
-                            THEN q.keep_history END
+                            THEN q.keep_history::integer * (1 + q.keep_payloads::integer) END
                 FROM queue.queues AS q WHERE q.name = t.queue) AS kept
         FROM given AS g JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token
         WHERE t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
@@ -114,8 +115,8 @@ BEGIN
             created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
                e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
-               e.payload, e.progress, e.errors, e.result
-        FROM ended AS e WHERE e.kept
+               CASE WHEN e.kept = 2 THEN e.payload END, e.progress, e.errors, e.result
+        FROM ended AS e WHERE e.kept > 0
     )
     SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
     -- In a statement after the one that deleted the tasks: see notify_dependents().

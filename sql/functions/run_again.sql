@@ -16,6 +16,10 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'has not ended', 'Only tasks that completed, failed or were cancelled can be run again.');
     END IF;
+    IF ended.payload IS NULL THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'has ended without its payload', 'Queues with keep_payloads off do not keep the payloads of finished tasks.');
+    END IF;
     SELECT d.backoff, d.key_ttl INTO own FROM queue.dead_letters AS d WHERE d.id = run_again.id;
     RETURN queue.push(
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
@@ -37,5 +41,6 @@ whole limit. Needs the operator''s right on the queue.
 - id: the task that ended.
 
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004: its
-key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended. 22004 or 22023: the argument is null or
+key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended, or its queue has not
+kept its payload. 22004 or 22023: the argument is null or
 invalid.';

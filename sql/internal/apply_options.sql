@@ -10,7 +10,7 @@ DECLARE
     valid   CONSTANT text :=
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
-        'key_ttl, on_predecessor_failure, keep_history, durable_leases';
+        'key_ttl, on_predecessor_failure, keep_history, keep_payloads, durable_leases';
     before  queue.queues;
     changed queue.queues;
     fresh   queue.queues;
@@ -73,6 +73,9 @@ BEGIN
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
                     queue_internal.boolean_option(option, value), fresh.keep_history);
+            WHEN 'keep_payloads' THEN
+                changed.keep_payloads := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.keep_payloads);
             WHEN 'durable_leases' THEN
                 changed.durable_leases := queue_internal.choice_option(option, value, '{auto, on, off}');
             ELSE
@@ -88,6 +91,7 @@ BEGIN
     UPDATE queue.queues AS q
     SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
         max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+        keep_payloads = changed.keep_payloads,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,

@@ -49,15 +49,16 @@ CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result json
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
+    whole   boolean;
     awaited boolean;
 BEGIN
     -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
-    SELECT q.keep_history,
+    SELECT q.keep_history, q.keep_payloads,
            q.max_running IS NOT NULL
            OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
-    INTO kept, awaited
+    INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
@@ -66,8 +67,8 @@ BEGIN
         result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
-           archive.result
+           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
+           CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN

@@ -125,6 +125,7 @@ columns! {
         KEY_TTL c"key_ttl" INTERVALOID,
         ON_PREDECESSOR_FAILURE c"on_predecessor_failure" TEXTOID,
         KEEP_HISTORY c"keep_history" BOOLOID,
+        KEEP_PAYLOADS c"keep_payloads" BOOLOID,
         DURABLE_LEASES c"durable_leases" TEXTOID,
         CREATED_AT c"created_at" TIMESTAMPTZOID,
     }

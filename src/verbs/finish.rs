@@ -195,6 +195,9 @@ impl Finisher {
                 // Midnight may have passed since the call started.
                 let finished_at = self.tables.partition.within(now());
                 let mut kept = in_history(row, finished_at, result);
+                if self.settings.as_ref().is_some_and(|(_, settings)| !settings.keep_payloads) {
+                    kept.set_option(history::PAYLOAD, None);
+                }
                 let ended = Item::ended(b"completed", finished_at, finished_at);
                 ended.into_iter().for_each(|item| transaction::counted(&queue, item, 1));
                 history.add(&mut kept);

@@ -33,6 +33,8 @@ pub struct Settings {
     pub limited: bool,
     /// Whether finished tasks are kept.
     pub keep_history: bool,
+    /// Whether their payloads are kept too.
+    pub keep_payloads: bool,
     /// Whether leases have to survive a crash.
     pub durable_leases: DurableLeases,
 }
@@ -86,6 +88,7 @@ pub fn settings(tables: &Tables, name: &[u8], needed: Kinds) -> Result<Settings,
                     && row.int(column::FAIR_GROUPS) == 0,
                 limited,
                 keep_history: row.int(column::KEEP_HISTORY) != 0,
+                keep_payloads: row.int(column::KEEP_PAYLOADS) != 0,
                 durable_leases: row
                     .get(column::DURABLE_LEASES)
                     .and_then(|option| DurableLeases::named(text_of(option)))

@@ -29,7 +29,7 @@ function options(queue) {
   const shown = OPTIONS.filter(([name]) => queue[name] !== null).map(([name, text]) =>
     [text, name.endsWith("rate_limit") ? `${queue[name]} in ${queue.rate_period}` : String(queue[name])]);
   shown.splice(2, 0, ["backoff", `${queue.backoff_kind}, from ${queue.backoff_base} to ${queue.backoff_max}`]);
-  shown.push(["fair turns", queue.fair_groups ? "yes" : "no"], ["history", queue.keep_history ? "kept" : "not kept"]);
+  shown.push(["fair turns", queue.fair_groups ? "yes" : "no"], ["history", queue.keep_history ? queue.keep_payloads ? "kept" : "kept without payloads" : "not kept"]);
   return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 

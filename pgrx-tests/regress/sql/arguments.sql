@@ -179,7 +179,7 @@ FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES
     ('delayed_head', '"jump"', '22023'), ('delayed_head', '1', '22023'), ('fair_groups', '"yes"', '22023'), ('ageing', '"0"', '22023'), ('ageing', '10', '22023'),
     ('ttl', '"0"', '22023'), ('ttl', '"2 years"', '54000'), ('on_expired', '"drop"', '22023'), ('max_queued', '0', '22023'), ('max_queued', '3000000000', '22023'),
     ('key_ttl', '"0"', '22023'), ('key_ttl', '[]', '22023'), ('on_predecessor_failure', '"ignore"', '22023'), ('on_predecessor_failure', '{}', '22023'),
-    ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('durable_leases', '"yes"', '22023'), ('durable_leases', 'true', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
+    ('keep_history', '1', '22023'), ('keep_history', '"yes"', '22023'), ('keep_payloads', '1', '22023'), ('durable_leases', '"yes"', '22023'), ('durable_leases', 'true', '22023'), ('backoff', '1', '22023'), ('backoff', '[]', '22023')) AS v (part, value, code);
 INSERT INTO cases
 SELECT format('queue.%s, %%s)', f), 'backoff.' || part, format('''{"backoff": {"%s": %s}}''', part, value), code
 FROM unnest(ARRAY['create(''fresh''', 'configure(''default''']) AS f, (VALUES

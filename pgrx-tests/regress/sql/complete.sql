@@ -66,6 +66,19 @@ SELECT token FROM queue.claim('1 minute', 'quiet') \gset
 SELECT queue.complete(:id, :token);
 SELECT count(*) FROM queue.all_tasks WHERE id = :id;
 
+-- A queue whose history has no payloads, by each way to complete a task, and cancelled.
+SELECT queue.create('lean', '{"keep_payloads": false}');
+SELECT queue.push_many('lean', ARRAY['1', '2', '3', '4', 'null', '6']::jsonb[], keys => ARRAY[NULL, NULL, NULL, 'key', NULL, NULL]);
+SELECT queue.complete(id, token, '"done"') FROM queue.claim('1 minute', 'lean') ORDER BY id;
+SELECT queue.complete_many(array_agg(id), array_agg(token)) IS NOT NULL AS done FROM queue.claim('1 minute', 'lean', 2);
+SELECT queue.complete_many(array_agg(id), array_agg(token)) IS NOT NULL AS done FROM queue.claim('1 minute', 'lean', 2);
+SELECT queue.cancel(id) FROM queue.tasks WHERE queue = 'lean';
+SELECT state, payload, result, key FROM queue.history WHERE queue = 'lean' ORDER BY id;
+SELECT pg_temp.refused(format('SELECT queue.run_again(%s)', min(id))) FROM queue.history WHERE queue = 'lean';
+SELECT queue.push('lean', '"dead"') AS id \gset
+SELECT queue.fail(id, token, 'broken', permanent => true) FROM queue.claim('1 minute', 'lean');
+SELECT payload FROM queue.get(:id);
+
 -- complete_and_claim claims as many as asked for, also from several queues.
 SELECT queue.create('first');
 SELECT queue.create('second');
