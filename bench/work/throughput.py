@@ -25,7 +25,7 @@ def payloads(bench):
     """The same with payloads of several sizes, 8 workers."""
     scale = bench.scale
     return {
-        str(size): bench.in_turn(bench.having("one"), scale.payload_rounds, "one", scale.workers[0], scale.seconds,
+        str(size): bench.in_turn(bench.having("payload"), scale.payload_rounds, "one", scale.workers[0], scale.seconds,
                             # Large ones take long to load, and none is finished faster than small ones.
                             scale.tasks if size < 5_000 else scale.tasks // 2, size=size)
         for size in scale.payloads
