@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt  # noqa: E402  The backend has to be chosen firs
 from . import systems
 
 OURS, FLOOR, SKIP = "#c1121f", "#6c757d", "#1d3557"
-FIXED = {"queue_ext": OURS, "queue_ext_sql_only": "#f08a8f", "floor": FLOOR, "skip_locked": SKIP}
+FIXED = {"queue_ext": OURS, "queue_ext_sql_only": "#f08a8f", "floor": FLOOR, "ceiling": "#adb5bd", "skip_locked": SKIP}
 PEERS = ["#2a9d8f", "#e9a03b", "#8d5a97", "#7a9e3f", "#d17ba0", "#8c6d46", "#3fa7d6", "#b8b42d"]
 
 matplotlib.rcParams.update({
@@ -59,7 +59,7 @@ def throughput(found, path):
                   if "rate" in found["one"][number].get(system.key, {})]
         if points:
             axes.plot(*zip(*points), marker="o", color=colour(system), label=system.label, zorder=3 if system.ours else 2,
-                      linewidth=2.5 if system.ours else 1.3, linestyle="--" if system.key == "floor" else "-")
+                      linewidth=2.5 if system.ours else 1.3, linestyle="--" if system.key in ("floor", "ceiling") else "-")
     both = [(number, work["queue_ext"]["rate"]) for number, work in found["next"].items()
             if "rate" in work.get("queue_ext", {})]
     if both:

@@ -123,6 +123,8 @@ LEAN = System("queue_ext_lean", "queue_ext, payloads not kept", keeps=True, peer
 ONE_QUEUE = System("queue_ext_one_queue", "queue_ext, right on one queue", keeps=True, peer=False, like="queue_ext",
                    role="bench_worker", only=("one", "payload"))
 FLOOR = System("floor", "floor: two updates by key", keeps=False, counts_tasks=False, peer=False)
+CEILING = System("ceiling", "ceiling: a read and an update by key", keeps=False, counts_tasks=False, peer=False,
+                 like="floor", only=("one",))
 BARE_INSERT = System("bare_insert", "INSERT into a bare table", keeps=False, counts_tasks=False, peer=False)
 SKIP_LOCKED = System("skip_locked", "SKIP LOCKED, kept", keeps=True)
 PEER_SYSTEMS = [
@@ -137,4 +139,4 @@ PEER_SYSTEMS = [
     # PgQ gives every event to every consumer; several do not share the work.
     System("pgq", "PgQ", keeps=False, batch_clients=1, singly=False),
 ]
-ALL = [OURSELVES, DURABLE, LEAN, ONE_QUEUE, SQL_ONLY, FLOOR, BARE_INSERT, *PEER_SYSTEMS]
+ALL = [OURSELVES, DURABLE, LEAN, ONE_QUEUE, SQL_ONLY, FLOOR, CEILING, BARE_INSERT, *PEER_SYSTEMS]
