@@ -44,9 +44,9 @@ def _installed() -> Iterator[None]:
     finally:
         _count -= 1
         if _count == 0:
-            for number, handler in _before.items():
-                if signal.getsignal(number) is _stop_all:  # nobody has replaced it meanwhile
-                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            for changed, handler in _before.items():
+                if signal.getsignal(changed) is _stop_all:  # nobody has replaced it meanwhile
+                    signal.signal(changed, signal.SIG_DFL if handler is None else handler)
             _before.clear()
 
 
