@@ -3,11 +3,15 @@
 use std::error::Error as _;
 use std::fmt;
 
+use tokio_postgres::error::Severity;
+
 /// An error of the server, of the connection to it, or of this program.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The SQLSTATE, if the server reported the error.
     pub sqlstate: Option<String>,
+    /// Whether the server ends the connection with this error, or does not open one.
+    pub is_fatal: bool,
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
@@ -15,7 +19,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { sqlstate: None, message: message.into(), detail: None, hint: None }
+        Self { sqlstate: None, is_fatal: false, message: message.into(), detail: None, hint: None }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -36,29 +40,52 @@ impl Failure {
         }
     }
 
-    /// The same for logs, unless the message can contain a part of a payload, as that of an error in a user's trigger can. Then
-    /// only the SQLSTATE. The classes are those of connecting, of resources and of interventions.
+    /// The same for logs. A user's trigger can raise an error with a payload in its message, and with any SQLSTATE. So only errors
+    /// of a connection have their message.
     pub fn logged(&self) -> String {
-        let is_of_the_server = ["08", "28", "3D", "53", "57"].iter().any(|class| self.is(class));
-        match &self.sqlstate {
-            Some(sqlstate) if !is_of_the_server => format!("SQLSTATE {sqlstate}"),
-            _ => self.brief(),
-        }
+        let Some(sqlstate) = self.sqlstate.as_ref().filter(|_| !self.is_fatal) else {
+            return self.brief();
+        };
+        let meaning = match sqlstate.as_str() {
+            "25006" => "the server is read-only",
+            "3F000" | "42883" | "42P01" => "is this the right database, with queue_ext in it?",
+            "40001" => "serialization failure",
+            "40P01" => "deadlock",
+            "42501" => "permission denied",
+            "53100" => "the disk is full",
+            "53200" => "out of memory",
+            "53300" => "too many connections",
+            "55P03" => "a lock is not available",
+            "57014" => "the statement was cancelled or took too long",
+            "P0001" => "an error of a trigger",
+            "QX002" => "no such queue",
+            _ => return format!("SQLSTATE {sqlstate}"),
+        };
+        format!("SQLSTATE {sqlstate}: {meaning}")
     }
 
-    /// Whether the server refuses what a statement contains. An exception of a user's trigger, P0, is also about that.
+    /// Whether the server refuses what a statement contains: the values themselves, or by a user's trigger, which can use any
+    /// SQLSTATE. The other classes are about the server, the connection, a lock, or an object that is missing or in use.
     pub fn is_of_the_values(&self) -> bool {
-        ["22", "23", "54", "P0"].iter().any(|class| self.is(class))
+        const OTHERS: [&str; 12] = ["08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX"];
+        self.sqlstate.is_some() && !OTHERS.iter().any(|class| self.is(class))
     }
 
-    /// Whether the statement fails on each connection: because of its values, of a lock, or of the state of a task.
+    /// Whether the statement fails on each connection: because of its values, or of a lock.
     pub fn is_of_the_statement(&self) -> bool {
-        self.is_of_the_values() || self.is("55P03") || self.is("QX")
+        self.is_of_the_values() || self.is("55P03")
     }
 
-    /// Whether the connection, and not the statement, failed.
+    /// Whether the connection, and not the statement, failed. An error of a trigger that has lost a connection of its own, for
+    /// example to a foreign server, is not fatal.
     pub fn is_of_the_connection(&self) -> bool {
-        self.sqlstate.is_none() || ["08", "57P", "53300", "25006"].iter().any(|code| self.is(code))
+        let is_of_a_connection = ["08", "57P", "53300"].iter().any(|code| self.is(code));
+        self.sqlstate.is_none() || self.is("25006") || (is_of_a_connection && self.is_fatal)
+    }
+
+    /// Whether one task of many in a statement can be the reason.
+    pub fn can_be_of_one_task(&self) -> bool {
+        !self.is_of_the_connection() && !["3F", "40", "53"].iter().any(|class| self.is(class))
     }
 }
 
@@ -96,6 +123,7 @@ impl From<tokio_postgres::Error> for Failure {
         };
         Self {
             sqlstate: Some(said.code().code().to_owned()),
+            is_fatal: matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic)),
             message: said.message().to_owned(),
             detail: said.detail().map(str::to_owned),
             hint: said.hint().or(hint).map(str::to_owned),

@@ -63,7 +63,7 @@ fn an_error_that_is_not_about_the_outcomes_costs_none_of_them() {
         let log = worker.log();
         assert!(log.contains(sqlstate), "{log}");
         // The message of an error in a trigger can contain a part of a payload.
-        assert_eq!(log.contains("refused by a test"), sqlstate == "53100", "{log}");
+        assert!(!log.contains("refused by a test"), "{log}");
     }
 }
 

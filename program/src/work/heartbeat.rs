@@ -73,10 +73,42 @@ async fn extend_all(
     limit: Duration,
 ) -> Result<bool, Failure> {
     let mut all = true;
-    for part in leases.chunks(MOST) {
-        all &= extend(link, context, part, limit).await?;
+    let (alone, together): (Vec<_>, Vec<_>) =
+        leases.iter().cloned().partition(|lease| lease.refusals.get() > 0);
+    // The last one is extended first.
+    let mut parts: Vec<&[Rc<Lease>]> = alone.chunks(1).collect();
+    parts.extend(together.chunks(MOST));
+    while let Some(part) = parts.pop() {
+        match extend(link, context, part, limit).await {
+            Ok(extended) => {
+                part.iter().for_each(|lease| lease.refusals.set(0));
+                all &= extended;
+            }
+            Err(failure) if !failure.can_be_of_one_task() => return Err(failure),
+            Err(_) if part.len() > 1 => {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+            Err(failure) => not_extended(context, &part[0], failure)?,
+        }
     }
     Ok(all)
+}
+
+/// Records that the server does not extend one lease, as when a trigger of the user refuses it. From now on it is sent alone, after
+/// the others, and it is lost when it ends.
+fn not_extended(context: &Context, lease: &Lease, failure: Failure) -> Result<(), Failure> {
+    let refusals = lease.refusals.get() + 1;
+    lease.refusals.set(refusals);
+    let is_busy = failure.is("57014");
+    if is_busy && refusals == 1 {
+        return Err(failure); // As likely, the server has no time for any of them.
+    }
+    if refusals == 1 + u32::from(is_busy) {
+        let fields = json!({"task": lease.id, "error": failure.logged()});
+        context.log.warn("the server does not extend the lease", fields);
+    }
+    Ok(())
 }
 
 async fn extend(

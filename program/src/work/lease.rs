@@ -46,6 +46,8 @@ pub struct Lease {
     stop: watch::Sender<Option<Reason>>,
     /// Whether the handler has ended, so that the lease is held only until its outcome is reported.
     pub handled: Cell<bool>,
+    /// How often, one after the other, the server has refused to extend it.
+    pub refusals: Cell<u32>,
 }
 
 impl Lease {
@@ -60,6 +62,7 @@ impl Lease {
             longest: length.into(),
             stop,
             handled: Cell::default(),
+            refusals: Cell::default(),
         })
     }
 

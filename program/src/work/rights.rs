@@ -11,18 +11,18 @@ use super::Context;
 use super::lease::Lease;
 use super::link::Link;
 use crate::connect::Session;
+use crate::failure::Failure;
 
 const ANSWER: Duration = Duration::from_secs(10);
-/// Checks the right and returns at once.
-const CHECK: &str = "CALL queue.wait(queue => $1, timeout => '0')";
+/// Checks the right and returns at once. It changes no task, so its errors are not those of a user's trigger.
+const CHECK: &str = "CALL queue.wait(queue => $1, timeout => '0', worker => $2)";
 
 /// Warns of each queue on which the right is lost, if any of the tasks that the server has left out is in it.
 pub async fn check<'a>(link: &mut Link, context: &Context, left_out: impl Iterator<Item = &'a Lease>) {
     let mut queues: BTreeMap<&str, usize> = BTreeMap::new();
     left_out.for_each(|lease| *queues.entry(&lease.queue).or_default() += 1);
     for (queue, tasks) in queues {
-        let checked =
-            link.run(ANSWER, async |session: &Session| session.rows(CHECK, &[(&queue, Type::TEXT)]).await);
+        let checked = ask(link, context, queue);
         if let Err(failure) = checked.await
             && failure.is("42501")
         {
@@ -30,4 +30,22 @@ pub async fn check<'a>(link: &mut Link, context: &Context, left_out: impl Iterat
             context.log.warn("the right on the queue is lost; these tasks will be done again", fields);
         }
     }
+}
+
+/// The error of a claim as it can be logged: with the server's message if the same error comes without a task, and otherwise
+/// without, because the message can contain a payload.
+pub async fn explained(link: &mut Link, context: &Context, failure: Failure) -> Failure {
+    for queue in &context.options.queues {
+        if let Err(same) = ask(link, context, queue).await
+            && same.sqlstate == failure.sqlstate
+        {
+            return same;
+        }
+    }
+    Failure::new(failure.logged())
+}
+
+async fn ask(link: &mut Link, context: &Context, queue: &str) -> Result<(), Failure> {
+    let arguments = [(&queue as _, Type::TEXT), (&context.options.name as _, Type::TEXT)];
+    link.run(ANSWER, async |session: &Session| session.rows(CHECK, &arguments).await.map(drop)).await
 }

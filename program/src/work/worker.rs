@@ -17,7 +17,9 @@ use super::outcome::Outcome;
 use super::report::Report;
 use super::stop::{Phase, Phases};
 use super::task::Task;
-use super::{Context, End, Guard, Handler, Options, acknowledge, claim, command, heartbeat, http, log, stop};
+use super::{
+    Context, End, Guard, Handler, Options, acknowledge, claim, command, heartbeat, http, log, rights, stop,
+};
 use crate::connect::Server;
 use crate::failure::Failure;
 
@@ -183,7 +185,7 @@ async fn work(
         }
         if let Err(failure) = result {
             if is_final(&failure, ready) {
-                return Err(failure);
+                return Err(rights::explained(&mut link, context, failure).await);
             }
             pause(context, &mut link, &failure).await;
         }
