@@ -1,6 +1,6 @@
 // Reports how attempts ended. Whatever has gathered while the previous report was under way goes together, so there is
 // nothing to wait for when little is going on, and few statements when a lot is.
-import { Connection, backoff, describe, isConnectionLost, sqlState, summary } from "./connection.js";
+import { Connection, backoff, describe, isConnectionLost, isRefused, sqlState, summary } from "./connection.js";
 import { failed, inAscii } from "./outcomes.js";
 import { arrayText } from "./sql.js";
 import { isLeaseLost } from "./task.js";
@@ -98,9 +98,9 @@ export class Acknowledger {
                 if (sent)
                     tries++;
                 // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
-                const refused = error instanceof RangeError || (sent && /^(22|23|54|P0|QX)/.test(code));
+                const refused = error instanceof RangeError || (sent && isRefused(error));
                 // Something that the statement needs. It is missing for all reports, or for a trigger of the user's on one of them.
-                const needed = /^(42|55|58)/.test(code);
+                const needed = /^(42|55|58)/.test(code) || (!lost && /^(08|57P)/.test(code));
                 const late = group.every((ended) => ended.late);
                 // One report can be the reason. It must not delay the others.
                 const suspect = sent && (lost ? code === "08P01" || tries > 1
@@ -122,13 +122,13 @@ export class Acknowledger {
                     if (!(lost || large)) {
                         // A statement timeout that is shorter than the one for locks looks like a lock, too.
                         if (!(late || /^(55P03|57014)$/.test(code))) {
-                            this.outages.failed("acknowledgement", sent ? summary(error) : describe(error));
+                            this.outages.failed("acknowledgement", summary(error));
                             single.late = true;
                         }
                         return this.#postpone(single);
                     }
                 }
-                this.outages.failed("acknowledgement", sent ? summary(error) : describe(error));
+                this.outages.failed("acknowledgement", summary(error));
                 await backoff(attempt, 10, this.#abandoned.signal);
             }
         }

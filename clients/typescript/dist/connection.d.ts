@@ -34,13 +34,19 @@ export declare class Connection {
 }
 /** The SQLSTATE of an error that the server reported. */
 export declare function sqlState(error: unknown): string | undefined;
-/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. */
+/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. An error of a trigger
+ *  leaves the connection open, for example when the trigger has lost a connection of its own to a foreign server. */
 export declare function isConnectionLost(error: unknown): boolean;
+/** Whether the server refuses what a statement contains: the values themselves, or by a trigger of the user's, which can use any
+ *  SQLSTATE. The other classes are about the server, the connection, a lock, or an object that is missing or in use. */
+export declare function isRefused(error: unknown): boolean;
 /** Waits before a repetition: exponentially longer with full jitter, at most `limit` seconds. */
 export declare function backoff(attempt: number, limit?: number, signal?: AbortSignal): Promise<void>;
-/** A short description of an error for the log. */
+/** A short description of an error. */
 export declare function describe(error: any): string;
-/** The same of a statement that has a task's values. A trigger of the user's may have them in the text of its error. */
+/** A short description of an error for the log. A trigger of the user's can have a payload in the text of its error, with any
+ *  SQLSTATE. So only errors of a connection have their text: others than the server's, and those with which it refuses or ends
+ *  a connection. */
 export declare function summary(error: unknown): string;
 /** What logs have to offer; the console does. */
 export interface Logger {

@@ -16,7 +16,7 @@ export type Order = {
     begun: boolean;
 } | {
     progress: string;
-    json: string;
+    json: string | null;
 } | {
     end: true;
 };
@@ -48,7 +48,7 @@ export declare class Heartbeat implements Lease {
     hold(tasks: Task[], seconds: number[], since: number): void;
     drop(tasks: Task[]): void;
     completing(task: Task, begun: boolean): void;
-    progress(task: Task, json: string): void;
+    progress(task: Task, json: string | null): void;
     end(): Promise<void>;
 }
 /** The same worker can claim a task again after it has lost its lease. */

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
 import { Claims } from "./claims.js";
-import { Connection, LONGEST, Outages, backoff, describe, guardLogger, sqlState } from "./connection.js";
+import { Connection, LONGEST, Outages, backoff, guardLogger, sqlState, summary } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
 import { Handlers } from "./handlers.js";
 import { RELEASED } from "./outcomes.js";
@@ -174,7 +174,7 @@ export class Worker {
                     throw error;
                 if (stop.aborted)
                     break;
-                this.#outages.failed("claim", describe(error));
+                this.#outages.failed("claim", summary(error));
                 await backoff(attempt++, 10, stop);
             }
         }
@@ -219,6 +219,9 @@ export class Worker {
         const outcome = await this.#handlers.run(task);
         // A task that was given back at the end of the shutdown is no longer in the set.
         if (this.#running.delete(task)) {
+            // The report sends it if that is of use, and must not find the task locked by a heartbeat that does.
+            if (task.unsentProgress !== null)
+                this.#heartbeat.progress(task, null);
             if (outcome !== undefined)
                 this.#acknowledger.add(task, outcome);
             else

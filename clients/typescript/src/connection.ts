@@ -142,9 +142,17 @@ export function sqlState(error: unknown): string | undefined {
   return error instanceof pg.DatabaseError ? error.code : undefined;
 }
 
-/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. */
+/** Whether another connection may help. A server in recovery (25006) is to be replaced by the new primary. An error of a trigger
+ *  leaves the connection open, for example when the trigger has lost a connection of its own to a foreign server. */
 export function isConnectionLost(error: unknown): boolean {
-  return /^(08...|57P0[1-5]|53300|25006)$/.test(sqlState(error) ?? "08000");
+  const code = sqlState(error) ?? "08000";
+  return code === "25006" || (/^(08...|57P0[1-5]|53300)$/.test(code) && (error as pg.DatabaseError).severity !== "ERROR");
+}
+
+/** Whether the server refuses what a statement contains: the values themselves, or by a trigger of the user's, which can use any
+ *  SQLSTATE. The other classes are about the server, the connection, a lock, or an object that is missing or in use. */
+export function isRefused(error: unknown): boolean {
+  return !/^(08|25|28|3D|3F|40|42|53|55|57|58|XX)/.test(sqlState(error) ?? "08");
 }
 
 /** Waits before a repetition: exponentially longer with full jitter, at most `limit` seconds. */
@@ -153,15 +161,24 @@ export async function backoff(attempt: number, limit = 10, signal?: AbortSignal)
   await sleep(seconds * 1000, undefined, signal && { signal }).catch(() => {});
 }
 
-/** A short description of an error for the log. */
+/** A short description of an error. */
 export function describe(error: any): string {
   return error?.message || error?.code || String(error);
 }
 
-/** The same of a statement that has a task's values. A trigger of the user's may have them in the text of its error. */
+const NAMES: Record<string, string> = {
+  "25006": "the server is read-only", "40001": "serialization failure", "40P01": "deadlock", "42501": "permission denied",
+  "53100": "the disk is full", "53200": "out of memory", "53300": "too many connections", "55P03": "a lock is not available",
+  "57014": "the statement was cancelled or took too long", P0001: "an error of a trigger",
+};
+
+/** A short description of an error for the log. A trigger of the user's can have a payload in the text of its error, with any
+ *  SQLSTATE. So only errors of a connection have their text: others than the server's, and those with which it refuses or ends
+ *  a connection. */
 export function summary(error: unknown): string {
-  const code = sqlState(error) ?? "08";
-  return /^(08|53|57)/.test(code) ? describe(error) : `SQLSTATE ${code}`;
+  const code = sqlState(error);
+  if (code === undefined || /^(FATAL|PANIC)$/.test((error as pg.DatabaseError).severity ?? "")) return describe(error);
+  return `SQLSTATE ${code}` + (NAMES[code] ? ` (${NAMES[code]})` : "");
 }
 
 /** What logs have to offer; the console does. */

@@ -10,7 +10,7 @@ export type Order =
   | { hold: { key: string; id: string; token: string; seconds: number; since: number }[] }
   | { drop: string[] }
   | { completing: string; begun: boolean }
-  | { progress: string; json: string }
+  | { progress: string; json: string | null }
   | { end: true };
 
 /** Messages from the thread. */
@@ -60,7 +60,7 @@ export class Heartbeat implements Lease {
     this.#send({ completing: keyOf(task), begun });
   }
 
-  progress(task: Task, json: string): void {
+  progress(task: Task, json: string | null): void {
     this.#send({ progress: keyOf(task), json });
   }
 

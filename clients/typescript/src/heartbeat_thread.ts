@@ -2,7 +2,7 @@
 // cancelled.
 
 import { parentPort, workerData } from "node:worker_threads";
-import { Connection, LONGEST, backoff, describe, isConnectionLost, sqlState, summary } from "./connection.js";
+import { Connection, LONGEST, backoff, isConnectionLost, isRefused, sqlState, summary } from "./connection.js";
 import { now } from "./heartbeat.js";
 import type { HeartbeatOptions, Order, Report } from "./heartbeat.js";
 
@@ -20,6 +20,8 @@ interface Held {
   /** Whether its long progress could not be sent. That is reported once. */
   late: boolean;
   cancelled: boolean;
+  /** How often, one after the other, the server has refused to extend it. */
+  refusals: number;
   /** The handler has completed it in a transaction, which may be rolled back. It is not lost: if the server does not know
    *  the lease, the transaction was committed. */
   completing: boolean;
@@ -45,7 +47,8 @@ port.on("message", (order: Order) => {
   if ("hold" in order) {
     for (const { key, id, token, seconds, since } of order.hold) {
       const held: Held = {
-        key, id, token, ends: 0, due: 0, pace: 0, progress: null, late: false, cancelled: false, completing: false,
+        key, id, token, ends: 0, due: 0, pace: 0, progress: null, late: false, cancelled: false, refusals: 0,
+        completing: false,
       };
       granted(held, seconds, since);
       leases.set(key, held);
@@ -71,7 +74,7 @@ async function open(): Promise<void> {
       await connection.open();
       return report({ worked: true });
     } catch (error) {
-      report({ failed: describe(error) });
+      report({ failed: summary(error) });
       await backoff(attempt);
     }
   }
@@ -116,13 +119,15 @@ async function beat(): Promise<void> {
   let pace = Infinity;
   for (const held of active) pace = Math.min(pace, held.pace);
   try {
-    for (let start = 0; start < active.length; start += LARGEST_BATCH) {
-      await extend(active.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
+    const together = active.filter((held) => held.refusals === 0);
+    for (let start = 0; start < together.length; start += LARGEST_BATCH) {
+      await extend(together.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
     }
+    for (const held of active.filter((held) => !together.includes(held))) await extend([held], Math.max(1, pace));
     if (failures > 0) report({ worked: true });
     failures = 0;
   } catch (error) {
-    report({ failed: describe(error) });
+    report({ failed: summary(error) });
     return backoff(failures++, pace);
   }
   await sendLong(active, now() + pace);
@@ -150,10 +155,10 @@ async function sendLong(batch: Held[], until: number): Promise<void> {
 const isLong = (progress: string | null): boolean => progress !== null && progress.length >= 64_000;
 
 /** Extends leases, in one statement that may take so many seconds. */
-async function extend(batch: Held[], seconds: number, withLong = false): Promise<void> {
+async function extend(batch: Held[], seconds: number, withLong = false, withProgress = true): Promise<void> {
   if (batch.length === 0) return;
   const since = now();
-  const progress = batch.map((held) => withLong || !isLong(held.progress) ? held.progress : null);
+  const progress = batch.map((held) => withProgress && (withLong || !isLong(held.progress)) ? held.progress : null);
   let rows;
   try {
     rows = await connection.query(`
@@ -163,8 +168,8 @@ async function extend(batch: Held[], seconds: number, withLong = false): Promise
       progress.some((json) => json !== null) ? progress : null], seconds);
   } catch (error) {
     const code = sqlState(error) ?? "";
-    if (!connection.sent || isConnectionLost(error) || !/^(22|23|54|P0|53200|57014)/.test(code)) throw error;
-    await isolate(batch, seconds, error, withLong);
+    if (!connection.sent || isConnectionLost(error) || /^(25006|3F|40|53(?!200))/.test(code)) throw error;
+    await isolate(batch, seconds, error, withLong, withProgress);
     return;
   }
   // If the worker has claimed a task again, only the newer lease counts.
@@ -179,6 +184,7 @@ async function extend(batch: Held[], seconds: number, withLong = false): Promise
     kept.add(held);
     if (row.extended === "t") {
       granted(held, Number(row.seconds), since);
+      held.refusals = 0;
       if (held.progress === progress[batch.indexOf(held)]) held.progress = null;
     } else {
       // Another transaction has locked the task, for example one in which its handler completes it.
@@ -196,25 +202,34 @@ async function extend(batch: Held[], seconds: number, withLong = false): Promise
   lost(left.filter((held) => !held.completing));
 }
 
-/** The progress of one task has made the statement fail for all: it is not valid for PostgreSQL, too long, or refused by a
- *  constraint or a trigger of the user's. Halves the batch until that task is alone. */
-async function isolate(batch: Held[], seconds: number, error: unknown, withLong: boolean): Promise<void> {
+/** One task has made the statement fail for all: its progress is not valid for PostgreSQL, too long, or refused by a constraint,
+ *  or a trigger of the user's refuses to have the lease extended. Halves the batch until that task is alone. From then on, a
+ *  lease that is refused is sent by itself after the others, and it is lost when it ends. */
+async function isolate(
+  batch: Held[], seconds: number, error: unknown, withLong: boolean, withProgress: boolean,
+): Promise<void> {
   const [first, second] = batch;
   if (second !== undefined) {
     const half = batch.length >> 1;
-    await extend(batch.slice(0, half), seconds);
-    await extend(batch.slice(half), seconds);
+    await extend(batch.slice(0, half), seconds, withLong, withProgress);
+    await extend(batch.slice(half), seconds, withLong, withProgress);
     return;
   }
-  const code = sqlState(error) ?? "";
-  if (/^5[37]/.test(code) && !withLong) throw error; // The server is only busy.
-  if (first!.progress === null || (isLong(first!.progress) && !withLong)) {
-    if (/^(23|P0)/.test(code)) throw error;
-    throw new Error("the server refuses to extend leases: are the options lease and heartbeat valid?");
+  const held = first!;
+  const busy = /^(53200|57014)/.test(sqlState(error) ?? "");
+  if (withProgress && held.progress !== null && (withLong || !isLong(held.progress))) {
+    if (isRefused(error) || (busy && withLong)) {
+      report({ warning: `task ${held.id}: PostgreSQL cannot store its progress` });
+      held.progress = null;
+    }
+    return extend(batch, seconds, false, false);
   }
-  report({ warning: `task ${first!.id}: PostgreSQL cannot store its progress` });
-  first!.progress = null;
-  await extend(batch, seconds);
+  held.refusals++;
+  held.due = now() + held.pace;
+  if (busy && held.refusals === 1) throw error; // As likely, the server has no time for any of them.
+  if (held.refusals === (busy ? 2 : 1)) {
+    report({ warning: `task ${held.id}: the server does not extend its lease: ${summary(error)}` });
+  }
 }
 
 function lost(batch: Held[]): void {

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import { Acknowledger, acknowledgement } from "./acknowledge.js";
 import { Claims } from "./claims.js";
-import { Connection, LONGEST, Outages, backoff, describe, guardLogger, sqlState } from "./connection.js";
+import { Connection, LONGEST, Outages, backoff, guardLogger, sqlState, summary } from "./connection.js";
 import type { ConnectionOptions, Logger } from "./connection.js";
 import { Heartbeat, keyOf, now } from "./heartbeat.js";
 import type { Report } from "./heartbeat.js";
@@ -193,7 +193,7 @@ export class Worker {
       } catch (error) {
         if (isPermanent(error, claims.opened && reports.opened, this.#claimed)) throw error;
         if (stop.aborted) break;
-        this.#outages.failed("claim", describe(error));
+        this.#outages.failed("claim", summary(error));
         await backoff(attempt++, 10, stop);
       }
     }
@@ -237,6 +237,8 @@ export class Worker {
     const outcome = await this.#handlers.run(task);
     // A task that was given back at the end of the shutdown is no longer in the set.
     if (this.#running.delete(task)) {
+      // The report sends it if that is of use, and must not find the task locked by a heartbeat that does.
+      if (task.unsentProgress !== null) this.#heartbeat.progress(task, null);
       if (outcome !== undefined) this.#acknowledger.add(task, outcome);
       else this.#forget([task]);
     }
