@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import re
+import socket
 import threading
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, Iterator, TypeVar, Union
 
 import psycopg
+from psycopg.errors import QueryCanceled
 from psycopg.rows import tuple_row
 
 from .caller import sqlstate
@@ -27,6 +30,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 _LARGE = 64_000  # characters; a shorter text is not what takes a server too much time or memory
+
+# The classes of SQLSTATE that are about the server, the connection, a lock, or an object that is missing or in use.
+_NOT_ABOUT_VALUES = ("08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX")
 
 # libpq does not report the SQLSTATE of a refused connection.
 _REFUSALS = {
@@ -51,7 +57,7 @@ class Outage:
     def begins(self, error: BaseException) -> None:
         with self._lock:
             if not self._lasts:
-                self._logger.warning("the database is not available, trying again: %s", first_line(error))
+                self._logger.warning("the database is not available, trying again: %s", summary(error))
             self._lasts = True
 
     def ends(self) -> None:
@@ -152,14 +158,19 @@ def state_of(error: BaseException) -> str | None:
 
 def is_about_values(error: BaseException) -> bool:
     """Whether the server, or the driver, refuses the values of a statement: because of what they are, or by a constraint or
-    a trigger that somebody added. Then no repetition helps."""
-    return isinstance(error, psycopg.DataError) or (sqlstate(error) or "")[:2] in ("22", "23", "54", "P0")
+    a trigger that somebody added, which can use any SQLSTATE. Then no repetition helps."""
+    state = sqlstate(error)
+    return isinstance(error, psycopg.DataError) or (state is not None and state[:2] not in _NOT_ABOUT_VALUES)
 
 
 def is_about_server(error: BaseException) -> bool:
     """Whether the server does not serve any statement of this kind at the moment, whatever its values are."""
     state = sqlstate(error) or "08"
-    return state[:2] in ("08", "3F", "40", "53") or state[:3] == "57P" or state == "25006"
+    is_about_connection = state[:2] == "08" or state[:3] == "57P"
+    # With ERROR, a trigger has lost a connection of its own, for example to a foreign server.
+    if is_about_connection and isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
+        return False
+    return is_about_connection or state[:2] in ("3F", "40", "53") or state == "25006"
 
 
 def is_too_large(error: BaseException) -> bool:
@@ -175,10 +186,49 @@ def is_long(size: int, is_lost: bool) -> bool:
     return size > (GROUP_SIZE if is_lost else _LARGE)
 
 
+@contextlib.contextmanager
+def limited(connection: Connection, seconds: float) -> Iterator[None]:
+    """Cancels a statement after so many seconds, and then raises a TimeoutError. If it has not ended after twice the time, the
+    network is too slow, and the connection is cut."""
+    lock, over, is_late = threading.Lock(), threading.Event(), False
+
+    def end() -> None:
+        nonlocal is_late
+        is_late = True
+        with contextlib.suppress(psycopg.Error, OSError, AttributeError):  # psycopg 3.1 can cancel, but then no other thread runs
+            connection.cancel_safe(timeout=max(0.1, seconds / 2))
+        over.wait(seconds / 2)
+        with lock, contextlib.suppress(psycopg.Error, OSError):
+            if not over.is_set():  # otherwise the number can be that of another file
+                with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except QueryCanceled:
+        if is_late:
+            raise TimeoutError("no answer in time") from None
+        raise
+    finally:
+        timer.cancel()
+        with lock:
+            over.set()
+
+
 def summary(error: BaseException) -> str:
-    """What happened in a statement that has a task's values. A trigger of the user can have them in the text of its error."""
-    state = sqlstate(error) or "08"
-    return first_line(error) if state[:2] in ("08", "53", "57") else f"SQLSTATE {state}"
+    """What happened, for the log. A trigger of the user can have a payload in the text of its error, with any SQLSTATE. So only
+    errors of a connection have their text: those without a SQLSTATE, and those with which the server ends a connection."""
+    state = sqlstate(error)
+    if state is None:
+        is_of_connection = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, OSError))
+    else:
+        is_of_connection = isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    if is_of_connection:
+        return first_line(error)
+    return type(error).__name__ + (f" (SQLSTATE {state})" if state else "")
 
 
 def first_line(error: BaseException) -> str:

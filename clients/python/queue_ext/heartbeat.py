@@ -6,14 +6,18 @@ import logging
 import threading
 import time
 from datetime import timedelta
-from typing import Callable, Iterable, Sequence
+from typing import Callable, Iterable, Iterator, Sequence
 
 import psycopg
 
-from .connection import GROUP_SIZE, Connection, Link, is_about_values, is_long, is_too_large, summary
+from .caller import sqlstate
+from .connection import (
+    GROUP_SIZE, Connection, Link, is_about_server, is_about_values, is_long, is_too_large, limited, summary,
+)  # fmt: skip
 from .task import Task
 
 _LARGEST_GROUP = 10_000  # leases that are extended in one statement; the server takes ten times as many
+_LONGEST_DELAY = 10.0  # of a heartbeat, by long progress
 _EXTEND = """
 SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended
 FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
@@ -29,39 +33,86 @@ def extend(
     """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
     example one in which their handler completes them: they are not changed, and not waited for.
 
-    One by one, if the progress cannot be stored or is too much for one statement. with_long says whether long progress is
-    sent."""
+    The server can refuse the progress or, by a trigger of the user, the lease of one task. Then the tasks are halved until that
+    one is alone, and from then on it is sent by itself after the others. with_long says whether long progress is sent."""
+    together = [task for task in tasks if task.times_refused == 0]
+    alone = [[task] for task in tasks if task.times_refused > 0]
+    locked = []
+    for part in [*_parts(together, with_long), *alone]:
+        progress = [_progress(task, with_long) for task in part]
+        locked += _extend_or_halve(connection, part, lease, logger, progress)
+    return locked
 
-    def extend_parts(size: int) -> list[Task]:
-        parts = (tasks[start : start + size] for start in range(0, len(tasks), size))
-        return [locked for part in parts for locked in extend(connection, part, lease, logger, with_long)]
 
-    if len(tasks) > _LARGEST_GROUP:
-        return extend_parts(_LARGEST_GROUP)
-    progress = [task.unsent_progress for task in tasks]
-    if not with_long:
-        progress = [None if is_long(len(text or ""), False) else text for text in progress]
-    sizes = [len(text or "") for text in progress]
-    if len(tasks) > 1 and sum(sizes) > GROUP_SIZE:
-        return extend_parts(1)
+def _progress(task: Task, with_long: bool) -> str | None:
+    text = task.unsent_progress
+    return None if is_long(len(text or ""), False) and not with_long else text
+
+
+def _parts(tasks: Sequence[Task], with_long: bool) -> Iterator[list[Task]]:
+    part: list[Task] = []
+    size = 0
+    for task in tasks:
+        length = len(_progress(task, with_long) or "")
+        if part and (size + length > GROUP_SIZE or len(part) == _LARGEST_GROUP):
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += length
+    if part:
+        yield part
+
+
+def _extend_or_halve(
+    connection: Connection,
+    tasks: Sequence[Task],
+    lease: timedelta | None,
+    logger: logging.Logger,
+    progress: Sequence[str | None],
+) -> list[Task]:
     try:
         return _extend(connection, tasks, lease, progress)
     except psycopg.Error as error:
-        if not _is_about_progress(error, connection, sizes):
+        if not _is_about_tasks(error, connection, progress):
             raise
+        refusal = error
     if len(tasks) > 1:
-        return extend_parts(1)
-    logger.warning("task %d: its progress cannot be stored", tasks[0].id)
-    tasks[0].unsent_progress = None
-    return _extend(connection, tasks, lease, [None])
+        half = len(tasks) // 2
+        return [
+            *_extend_or_halve(connection, tasks[:half], lease, logger, progress[:half]),
+            *_extend_or_halve(connection, tasks[half:], lease, logger, progress[half:]),
+        ]
+    task = tasks[0]
+    if progress[0] is not None:
+        if _cannot_be_stored(refusal, len(progress[0]), connection.closed):
+            _give_up_progress(task, logger)
+        return _extend_or_halve(connection, tasks, lease, logger, [None])
+    task.times_refused += 1
+    is_busy = is_too_large(refusal)
+    if is_busy and task.times_refused == 1:
+        raise refusal  # as likely, the server has no time for any of them
+    if task.times_refused == 1 + is_busy:
+        logger.warning("task %d: the server does not extend its lease: %s", task.id, summary(refusal))
+    return []
 
 
-def _is_about_progress(error: BaseException, connection: Connection, sizes: Sequence[int]) -> bool:
-    """Whether progress of these sizes, or the number of the tasks, can be the reason for the error."""
-    longest = max(sizes)
-    # If one task with short progress is too much, the server is only busy.
-    is_suspect = is_too_large(error) and (len(sizes) > 1 or is_long(longest, connection.closed))
-    return longest > 0 and (is_about_values(error) or is_suspect)
+def _cannot_be_stored(error: BaseException, size: int, is_lost: bool) -> bool:
+    return is_about_values(error) or (is_too_large(error) and is_long(size, is_lost))
+
+
+def _give_up_progress(task: Task, logger: logging.Logger) -> None:
+    logger.warning("task %d: its progress cannot be stored", task.id)
+    task.unsent_progress = None
+
+
+def _is_about_tasks(error: psycopg.Error, connection: Connection, progress: Sequence[str | None]) -> bool:
+    """Whether the progress, or a trigger of the user on one of the tasks, can be the reason for the error."""
+    longest = max(len(text or "") for text in progress)
+    if longest > 0 and is_too_large(error) and (len(progress) > 1 or is_long(longest, connection.closed)):
+        return True
+    if sqlstate(error) is None:  # of the driver
+        return longest > 0 and is_about_values(error)
+    return not (connection.closed or is_about_server(error))
 
 
 def _extend(
@@ -85,6 +136,7 @@ def _extend(
             locked.append(task)
             continue
         task.lease_seconds = seconds
+        task.times_refused = 0
         if task.unsent_progress is sent:
             task.unsent_progress = None
     return locked
@@ -146,8 +198,7 @@ class Heartbeat:
             self._link.call(lambda connection: None, lambda error: False)
             self._connected()
             while self._await(self._until_beat):
-                tasks = self._tasks()
-                locked = self._extend(tasks, lambda error: False, with_long=False)
+                tasks, locked = self._link.call(self._extend_all, lambda error: False)
                 now = time.monotonic()
                 for task in tasks:
                     task.beat_at = now + self._pause(task) / (4 if task in locked else 1)
@@ -161,22 +212,36 @@ class Heartbeat:
 
     def _send_long(self, tasks: Sequence[Task]) -> None:
         """Sends long progress, of one task after the other as long as no heartbeat is due: a slow connection may need longer for
-        it than a lease lasts. The shortest is sent first, so that one that is too long does not delay others."""
+        it than a lease lasts. It is given up for now after a third of the shortest lease. The shortest is sent first, so that one
+        that is too long does not delay others."""
+        # The report of a task that has ended must not find it locked. It sends the progress itself if that is of use.
         long = [task for task in tasks if is_long(_size(task), False)]
         for task in sorted(long, key=_size):
             if self._ended or self._until_beat() <= 0:
                 return
+            if task.ended:
+                continue
             try:
-                self._extend([task], lambda error: True, with_long=True)
+                self._link.call(lambda connection: self._extend_long(connection, task), lambda error: True)
             except (psycopg.Error, OSError) as error:
+                if _cannot_be_stored(error, _size(task), self._link.connection is None):
+                    _give_up_progress(task, self._logger)
+                    continue
                 if not task.is_progress_late:
                     reason = summary(error)
                     self._logger.warning("task %d: its progress is not stored yet, trying again: %s", task.id, reason)
                 task.is_progress_late = True
                 return
 
-    def _extend(self, tasks: Sequence[Task], is_final: Callable[[BaseException], bool], with_long: bool) -> list[Task]:
-        return self._link.call(lambda connection: extend(connection, tasks, self._lease, self._logger, with_long), is_final)
+    def _extend_all(self, connection: Connection) -> tuple[list[Task], list[Task]]:
+        """Returns the tasks, and those of them that are locked."""
+        tasks = self._tasks()
+        return tasks, extend(connection, tasks, self._lease, self._logger, with_long=False)
+
+    def _extend_long(self, connection: Connection, task: Task) -> None:
+        # Cancelled and cut in time for the shortest lease.
+        with limited(connection, max(0, min(_LONGEST_DELAY, self._until_deadline() / 3))):
+            _extend(connection, [task], self._lease, [task.unsent_progress])
 
     def watch(self) -> None:
         """Stops tasks whose lease has run out by the local clock, because heartbeats do not reach the server. A thread of its

@@ -50,6 +50,7 @@ class Task:
         self.deadline = self.beat_at = 0.0  # by time.monotonic()
         self.ended = False  # the handler has
         self.refusals = 0  # of its report, because it is too long
+        self.times_refused = 0  # to extend its lease, one after the other
         self.is_late = False  # its report was not accepted at first
         self.unsent_progress: str | None = None
         self.is_progress_late = False  # it is long, and was not stored at first

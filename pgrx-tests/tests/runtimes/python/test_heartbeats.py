@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import unittest.mock
 
 import psycopg
@@ -9,6 +10,7 @@ import psycopg
 from queue_ext import Task, Worker
 from queue_ext import push, push_many
 from queue_ext import heartbeat
+from queue_ext.connection import limited
 
 from case import await_condition, Case, URL
 
@@ -126,6 +128,48 @@ class Heartbeats(Case):
             for id in ids:
                 self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
         self.assertEqual(max(sizes), 5_000_002)
+
+    def slow_progress(self):
+        """Has a trigger of the user take a minute for long progress."""
+        self.addCleanup(self.db.execute, "DROP FUNCTION public.slow() CASCADE")
+        self.db.execute(
+            f"""CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF NEW.queue = '{self.queue}' AND length(NEW.progress::text) > 100000 AND OLD.progress IS NULL THEN
+                    PERFORM pg_sleep(60);
+                END IF;
+                RETURN NEW; END $$;
+            CREATE TRIGGER slow BEFORE UPDATE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION public.slow()"""
+        )
+
+    def test_long_progress_that_takes_the_server_long_costs_no_lease(self):
+        self.slow_progress()
+        worker = self.worker(lease=2)
+
+        @worker.handler()
+        def handle(task):
+            task.set_progress("x" * task.payload)
+            return task.stopped.wait(6)
+
+        ids = push_many(self.db, self.queue, [200_000, 1])
+        with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
+            tasks = [self.await_state(id, "completed") for id in ids]
+        self.assertEqual([(task["attempt"], task["result"]) for task in tasks], [(1, False)] * 2)
+        self.assertIn(f"task {ids[0]}: its progress is not stored yet, trying again", logs.output[0])
+        self.assertEqual(len(logs.output), 1, logs.output)
+
+    def test_a_statement_that_a_cancellation_does_not_end_is_cut(self):
+        with psycopg.connect(URL, autocommit=True) as connection:
+            began = time.monotonic()
+            with unittest.mock.patch.object(psycopg.Connection, "cancel_safe"), self.assertRaises(psycopg.OperationalError):
+                with limited(connection, 0.2):
+                    connection.execute("SELECT pg_sleep(60)")
+            self.assertLess(time.monotonic() - began, 30)
+            self.assertTrue(connection.closed)
+        with psycopg.connect(URL, autocommit=True) as connection:
+            with limited(connection, 0.2):
+                connection.execute("SELECT 1")
+            time.sleep(0.5)
+            connection.execute("SELECT 1")
 
     def test_long_progress_that_loses_the_connection_costs_no_lease(self):
         worker, groups, extend = self.worker(lease=2), [], heartbeat._extend

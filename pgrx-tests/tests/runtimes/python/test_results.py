@@ -73,7 +73,7 @@ class Results(Case):
         worker.handler()(lambda task: None)
         id = push(self.db, self.queue, "S3CR3T", max_attempts=1)
         with self.assertLogs("queue_ext", "WARNING") as logs, self.running(worker):
-            await_condition(lambda: any("not accepted yet, trying again: SQLSTATE XX001" in line for line in logs.output))
+            await_condition(lambda: any("not accepted yet, trying again: DataCorrupted (SQLSTATE XX001)" in line for line in logs.output))
             self.refuse("S3CR3T", "P0001")
             self.await_state(id, "failed")
         self.assertIn('the result cannot be stored: refused: "S3CR3T"', self.errors(id)[0])
