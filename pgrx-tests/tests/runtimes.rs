@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use queue_ext_tests::cluster::signal;
-use queue_ext_tests::{Cluster, PgBouncer, Settings, languages, pgbouncer};
+use queue_ext_tests::{Cluster, PgBouncer, SOON, Settings, eventually, languages, pgbouncer};
 use stage::{Stage, each, each_sql_only};
 
 const SERVER: Settings = Settings { preload: true, extra: "max_connections = 200" };
@@ -27,6 +27,10 @@ fn a_worker_runs_a_hundred_tasks_at_a_time() {
         stage.drained();
         assert_eq!(stage.count("begun"), AT_ONCE as i64 + 20);
         assert_eq!(stage.count("ended"), AT_ONCE as i64 + 20);
+        let at_a_time = "SELECT max(n) FROM (
+            SELECT sum(CASE e.what WHEN 'begun' THEN 1 ELSE -1 END) OVER (ORDER BY e.at) AS n
+            FROM effects AS e JOIN queue.all_tasks AS t ON t.id = e.task WHERE t.queue = $1) AS running";
+        assert_eq!(stage.ask(at_a_time), AT_ONCE as i64);
         assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
         worker.stop();
     });
@@ -169,8 +173,28 @@ fn lost_connections_cost_no_task_and_no_worker() {
         stage.drained();
         assert_eq!(stage.count("effect"), 10 * many as i64);
         assert_eq!(stage.ended(), 20 * many as i64);
+        a_report_whose_answer_is_lost_is_repeated(stage);
         worker.stop();
     });
+}
+
+fn a_report_whose_answer_is_lost_is_repeated(stage: &Stage) {
+    let before = stage.ask("SELECT max(id) FROM queue.history WHERE queue = $1");
+    let mut locking = stage.cluster().connect();
+    locking.batch_execute("BEGIN; LOCK TABLE queue.history").expect("lock");
+    stage.push(10, "plain", r#"{"n": 1}"#);
+    for _ in 0..3 {
+        stage.eventually("a report waits, and its connection is cut", |stage| {
+            stage.ask(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND $1 <> ''",
+            ) > 0
+        });
+    }
+    locking.batch_execute("COMMIT").expect("unlock");
+    stage.drained();
+    let later = format!("FROM queue.history WHERE queue = $1 AND id > {before}");
+    assert_eq!(stage.ask(&format!("SELECT count(*) {later}")), 10);
+    assert_eq!(stage.ask(&format!("SELECT max(attempt) {later}")), 1);
 }
 
 #[test]
@@ -213,6 +237,13 @@ fn a_lost_lease_stops_the_handler_and_its_completion_is_refused() {
         stage.eventually("the worker goes on", |stage| stage.count("effect") == 10);
         stage.execute("SELECT queue.cancel(id) FROM queue.tasks WHERE queue = $1");
         stage.eventually("nothing is left", |stage| stage.live() == 0);
+        // A worker that does not claim the task again learns of it, too.
+        let (begun, stopped) = (stage.count("begun"), stage.count("stopped: lost"));
+        stage.push(1, "sleep", r#"{"seconds": 600}"#);
+        stage.eventually("it has begun", |stage| stage.count("begun") == begun + 1);
+        stage.execute("SELECT queue.pause($1)");
+        stage.execute("SELECT queue.end_lease(id) FROM queue.tasks WHERE queue = $1 AND state = 'running'");
+        stage.eventually("it was told", |stage| stage.count("stopped: lost") == stopped + 1);
         worker.stop();
     });
 }
@@ -308,6 +339,83 @@ fn a_handler_that_locks_its_task_costs_no_lease() {
         assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
         assert_eq!((stage.count("effect"), stage.count("ended")), (3, 20));
         worker.stop();
+    });
+}
+
+#[test]
+fn a_lease_that_a_trigger_refuses_to_extend_costs_no_other() {
+    each("runtimes-unextended", &SERVER, |stage| {
+        stage.configure(r#"{"lease": "3 seconds"}"#);
+        stage.refuse();
+        let worker = stage.start(&[]);
+        for code in ["P0001", "QX001", "42501", "57014", "08006", "XX000"] {
+            let payload = format!(r#"{{"seconds": 10, "at": "extend", "code": "{code}"}}"#);
+            stage.push(1, "sleep", &payload);
+        }
+        stage.push(20, "sleep", r#"{"seconds": 10}"#);
+        stage.eventually("the others have ended", |stage| stage.ended() == 20);
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        stage.eventually("the six are dead letters", |stage| stage.live() == 0);
+        assert_eq!(stage.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), 6);
+        assert_eq!(stage.count("ended"), 20);
+        stage.accept();
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_completion_that_a_trigger_refuses_is_a_failed_attempt() {
+    each("runtimes-refused", &SERVER, |stage| {
+        stage.refuse();
+        let worker = stage.start(&[]);
+        let codes = ["P0001", "QX001", "QX003", "23514", "APP01"];
+        for code in codes {
+            stage.push(1, "plain", &format!(r#"{{"n": 1, "at": "complete", "code": "{code}"}}"#));
+        }
+        stage.push(20, "plain", r#"{"n": 1}"#);
+        stage.eventually("all have ended", |stage| stage.live() == 0);
+        let dead = "SELECT count(*) FROM queue.dead_letters WHERE queue = $1 AND attempt = 3 AND errors::text ~ 'refused: '";
+        assert_eq!((stage.ended(), stage.ask(dead)), (20, codes.len() as i64));
+        stage.accept();
+        worker.stop();
+    });
+}
+
+#[test]
+fn no_log_has_a_payload() {
+    each("runtimes-logs", &SERVER, |stage| {
+        stage.configure(r#"{"lease": "3 seconds", "max_attempts": 100}"#);
+        let worker = stage.start_logged(&[]);
+        stage.eventually("it waits", |stage| stage.waiting() == 1);
+        for (at, code, kind) in [
+            ("claim", "P0001", "plain"),
+            ("claim", "53100", "plain"),
+            ("extend", "57014", "sleep"),
+            ("extend", "P0001", "sleep"),
+            ("complete", "XX000", "plain"),
+            ("complete", "53400", "plain"),
+        ] {
+            stage.refuse();
+            let before = stage.log().matches(code).count();
+            let payload =
+                format!(r#"{{"n": 1, "seconds": 4, "name": "s3cret", "at": "{at}", "code": "{code}"}}"#);
+            stage.push(1, kind, &payload);
+            stage
+                .eventually(&format!("{code} is logged"), |stage| stage.log().matches(code).count() > before);
+            stage.accept();
+            stage.drained();
+        }
+        stage.stop_server();
+        // The words of an error of the system, by which people find out what is wrong.
+        let unreachable = ["No such file or directory", "ENOENT", "terminating connection", "shutting down"];
+        eventually("the server is missed", SOON, || {
+            unreachable.iter().any(|words| stage.log().contains(words))
+        });
+        stage.start_server();
+        stage.push(1, "plain", r#"{"n": 1}"#);
+        stage.drained();
+        worker.stop();
+        assert!(!stage.log().contains("s3cret"), "{}", stage.log());
     });
 }
 

@@ -1,9 +1,10 @@
 //! A server, a queue for each runtime, and workers on it.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use postgres::Client;
@@ -58,7 +59,9 @@ fn each_on(cluster: Cluster, edition: Edition, play: impl Fn(&Stage)) {
     let effects = "CREATE TABLE effects (task bigint, token bigint, what text, at timestamptz DEFAULT clock_timestamp())";
     cluster.connect().batch_execute(effects).expect("a table for effects");
     let cluster = RefCell::new(cluster);
-    for runtime in RUNTIMES {
+    // RUNTIME=typescript plays a test with one of them.
+    let only = std::env::var("RUNTIME").ok();
+    for runtime in RUNTIMES.iter().filter(|runtime| only.as_ref().is_none_or(|only| only == runtime.name)) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes");
         let Some(start) = (runtime.start)(&folder.join(runtime.program)) else {
             println!("{} is skipped: its language is not installed", runtime.name);
@@ -92,6 +95,24 @@ pub struct Stage<'a> {
 impl Stage<'_> {
     /// Starts a worker, with more variables for its program.
     pub fn start(&self, more: &[(&str, &str)]) -> Worker<'_> {
+        Worker { stage: self, child: self.command(more).spawn().expect("start a worker") }
+    }
+
+    /// The same. What it logs is in `log`.
+    pub fn start_logged(&self, more: &[(&str, &str)]) -> Worker<'_> {
+        let file = File::create(self.log_file()).expect("a file for its log");
+        Worker { stage: self, child: self.command(more).stderr(file).spawn().expect("start a worker") }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).expect("its log")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.cluster().folder().join(format!("{}.log", self.name))
+    }
+
+    fn command(&self, more: &[(&str, &str)]) -> Command {
         let mut command = (self.start)();
         command
             .env("DATABASE_URL", url(&self.cluster.borrow(), self.port.get()))
@@ -99,7 +120,7 @@ impl Stage<'_> {
             .envs([("HEARTBEAT", "0.5"), ("SHUTDOWN", "10")])
             .envs(more.iter().copied())
             .stdin(Stdio::null());
-        Worker { stage: self, child: command.spawn().expect("start a worker") }
+        command
     }
 
     /// Workers from now on connect to this port.
@@ -159,6 +180,20 @@ impl Stage<'_> {
             "SELECT count(*) FROM effects AS e JOIN queue.all_tasks AS t ON t.id = e.task
              WHERE t.queue = $1 AND e.what = '{what}'"
         ))
+    }
+
+    /// Has a trigger of the user's raise an error with the payload in its message, when the members `at` and `code` of a payload
+    /// are this event and a SQLSTATE.
+    pub fn refuse(&self) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtimes/refuse.sql");
+        let statements = std::fs::read_to_string(file).expect("the trigger");
+        self.client.borrow_mut().batch_execute(&statements).expect("create the trigger");
+    }
+
+    /// Makes the trigger raise no more errors.
+    pub fn accept(&self) {
+        let nothing = "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$";
+        self.client.borrow_mut().batch_execute(nothing).expect("replace the function");
     }
 
     /// How many tasks have not ended.
