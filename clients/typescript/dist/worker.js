@@ -310,5 +310,5 @@ function isPermanent(error, connected, claimed) {
     const code = sqlState(error) ?? "";
     if (code === "QX002" || code === "42501")
         return true;
-    return (!claimed && /^(22...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
+    return (!claimed && /^(22...|54...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
 }

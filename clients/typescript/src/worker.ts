@@ -316,5 +316,5 @@ async function within(seconds: number, promise: Promise<void>, signal?: AbortSig
 function isPermanent(error: unknown, connected: boolean, claimed: boolean): boolean {
   const code = sqlState(error) ?? "";
   if (code === "QX002" || code === "42501") return true;
-  return (!claimed && /^(22...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
+  return (!claimed && /^(22...|54...|3F000|42883)$/.test(code)) || (!connected && /^(28...|3D000)$/.test(code));
 }

@@ -1138,6 +1138,7 @@ test("a database that refuses the worker for good ends run with the error", asyn
     new Worker(connection, queue, { signals: false, logger: silent, ...options }).run();
   await assert.rejects(refused("no such queue"), { code: "QX002" });
   await assert.rejects(refused("default", url, { lease: "-1 second" }), { code: "22023" });
+  await assert.rejects(refused("default", url, { name: "x".repeat(129) }), { code: "54000" });
   // The path names the database; the name of the host may be among the parameters.
   const elsewhere = url.replace(/^(\w+:\/\/[^/?]*\/)[^?]*/, "$1no_such_database");
   await assert.rejects(refused("default", elsewhere), { code: "3D000" });
