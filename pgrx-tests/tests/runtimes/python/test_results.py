@@ -270,7 +270,7 @@ class Results(Case):
         self.assertEqual((task["result"], task["attempt"]), (False, 1))
 
     def test_a_heartbeat_before_the_answer_to_a_completion_stops_no_handler(self):
-        worker, complete, beats, beat = self.worker(lease=60, heartbeat=0.1), queue_ext.task.execute, [], Heartbeat._extend
+        worker, complete, beats, beat = self.worker(lease=60, heartbeat=0.1), queue_ext.task.execute, [], Heartbeat._extend_all
 
         def extend(self, *arguments, **options):
             locked = beat(self, *arguments, **options)
@@ -289,7 +289,7 @@ class Results(Case):
             reasons.append(task.reason)
 
         reasons, id = [], push(self.db, self.queue)
-        with unittest.mock.patch.object(Heartbeat, "_extend", extend):
+        with unittest.mock.patch.object(Heartbeat, "_extend_all", extend):
             with self.assertNoLogs("queue_ext", "WARNING"), self.running(worker):
                 await_condition(lambda: reasons)
         self.assertEqual((reasons, self.get(id)["state"]), ([None], "completed"))
