@@ -45,7 +45,7 @@ use browser::Browser;
 use fill::{claimed, fill, id, run};
 use program::Dashboard;
 use queue_ext_tests::{Cluster, SOON, at_best, brief, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
@@ -180,6 +180,17 @@ fn each_action_works_and_is_logged() {
     let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
     let browser = browse("actions", &dashboard, "queues");
     let yes = "dialog [value=yes]";
+
+    // Cells with curves, and with boxes to select a task, are cells like the others.
+    let displays = "return [...new Set([...document.querySelectorAll('td, th')].map((cell) => getComputedStyle(cell).display))]";
+    browser.sees("tr[data-key=mail]", "mail");
+    assert_eq!(browser.run(displays), json!(["table-cell"]));
+    browser.open(&dashboard.page("tasks"));
+    browser.eventually("the tasks are there", || browser.count("tbody .pick") > 0);
+    let wraps = "return [...document.querySelectorAll('.pick')].filter((box) =>
+        box.getBoundingClientRect().bottom <= box.parentElement.querySelector('a').getBoundingClientRect().top).length";
+    assert_eq!(browser.run(wraps), 0);
+    browser.open(&dashboard.page("queues"));
 
     browser.click("[aria-label=\"Pause mail\"]");
     browser.sees("dialog", "Pause mail?");
