@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::Cluster;
+use queue_ext_tests::{Cluster, SOON, eventually};
 use serde_json::json;
 
 use super::browse;
@@ -20,16 +20,15 @@ const SETUP: &str = "
     SELECT queue.create('mail', '{\"max_attempts\": 4, \"lease\": \"2 minutes\", \"backoff\": {\"base\": \"2 s\"}}'),
            queue.create('webhooks', '{\"max_attempts\": 3, \"rate_limit\": 600, \"rate_period\": \"1 minute\", \"backoff\": {\"kind\": \"fixed\", \"base\": \"1 s\"}}'),
            queue.create('thumbnails'), queue.create('invoices', '{\"lease\": \"5 minutes\"}'),
-           queue.create('search-index'), queue.create('exports');
+           queue.create('search-index'), queue.create('exports', '{\"max_queued\": 38}');
     SELECT queue.pause('exports');
     SELECT queue.schedule('nightly-report', '0 3 * * *', 'invoices', '{}', 'Europe/Berlin'),
            queue.schedule('reindex', '*/15 * * * *', 'search-index'),
            queue.schedule('dunning', '0 9 * * MON-FRI', 'invoices', '{}', 'America/New_York'),
            queue.schedule('month-end', '0 6 LW * *', 'exports'), queue.schedule('old-export', '0 4 * * *', 'exports');
     SELECT queue.pause_schedule('old-export');
-    UPDATE queue.schedules SET last_run_at = now() - interval '4 hours', last_error = 'queue \"archive\" does not exist',
-           last_error_at = now() - interval '2 minutes' WHERE name = 'month-end';
     SELECT count(queue.push('exports', jsonb_build_object('tenant', n))) FROM generate_series(1, 38) AS n;
+    UPDATE queue.schedules SET last_run_at = now() - interval '1 month', next_run_at = now() - interval '4 hours' WHERE name = 'month-end';
     SELECT count(queue.push('invoices', jsonb_build_object('order', n), delay => '1 hour')) FROM generate_series(1, 412) AS n";
 
 /// The load of producers and workers in each tenth of a second, with the public functions.
@@ -74,15 +73,27 @@ fn work(cluster: &Cluster, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandl
     threads
 }
 
-/// Some that run while the pictures are taken, one of them overdue.
-fn hold(client: &mut Client) {
-    for (queue, worker, tasks) in
-        [("mail", "mail-2@app-1", 3), ("thumbnails", "thumbs-7@app-3", 5), ("invoices", "billing-1@app-1", 1)]
-    {
-        let claim = "SELECT count(*) FROM queue.claim('10 minutes', $1, max_tasks => $2, worker => $3)";
-        client.query(claim, &[&queue, &tasks, &worker]).expect("claim");
-    }
+/// Pushes tasks and claims them before the load does; returns them.
+fn take(client: &mut Client, queue: &str, worker: &str, tasks: i32) -> Vec<(i64, i64)> {
+    let push =
+        "SELECT queue.push($1, jsonb_build_object('to', 'customer-' || n || '@example.com'), priority => -1)
+                FROM generate_series(1, $2) AS n";
+    let claim = "SELECT id, token FROM queue.claim('10 minutes', $1, max_tasks => $2, worker => $3)";
+    let mut taken = Vec::new();
+    eventually("the load leaves some tasks", SOON, || {
+        client.query(push, &[&queue, &tasks]).expect("push");
+        taken = client.query(claim, &[&queue, &tasks, &worker]).expect("claim");
+        !taken.is_empty()
+    });
+    taken.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
+
+/// Spreads the finished tasks over an hour, for the charts of that page.
+const SPREAD: &str = "
+    UPDATE queue.history SET created_at = created_at - 10 * (now() - finished_at), run_at = run_at - 10 * (now() - finished_at),
+           claimed_at = claimed_at - 10 * (now() - finished_at), finished_at = finished_at - 10 * (now() - finished_at);
+    UPDATE queue.dead_letters SET created_at = created_at - 10 * (now() - failed_at), run_at = run_at - 10 * (now() - failed_at),
+           claimed_at = claimed_at - 10 * (now() - failed_at), failed_at = failed_at - 10 * (now() - failed_at)";
 
 #[test]
 fn pictures_for_the_docs() {
@@ -100,12 +111,15 @@ fn pictures_for_the_docs() {
     let browser = browse("pictures", &dashboard, "queues");
     // Not a wait for a condition: the pictures show the load of these seconds.
     std::thread::sleep(Duration::from_secs(seconds));
-    run(
-        &mut client,
-        "SELECT count(queue.fail(id, token, 'TLS handshake with hooks.example.com timed out after 10 s', permanent => true)) \
-                      FROM queue.claim('1 minute', 'webhooks', max_tasks => 3, worker => 'webhooks-2@app-1')",
-    );
-    hold(&mut client);
+    for (id, token) in take(&mut client, "webhooks", "webhooks-2@app-1", 3) {
+        let fail = "SELECT queue.fail($1, $2, 'TLS handshake with hooks.example.com timed out after 10 s', permanent => true)";
+        client.query(fail, &[&id, &token]).expect("fail");
+    }
+    for (queue, worker, tasks) in
+        [("mail", "mail-2@app-1", 3), ("thumbnails", "thumbs-7@app-3", 5), ("invoices", "billing-1@app-1", 1)]
+    {
+        take(&mut client, queue, worker, tasks);
+    }
     browser.eventually("it is seen", || browser.text("[data-key=running] .value") != "0");
     let failed = id(
         &mut client,
@@ -119,17 +133,21 @@ fn pictures_for_the_docs() {
         ("queues-dark", "queues", wide, "dark"),
         ("queues-phone", "queues", phone, "dark"),
         ("queue", "queue?name=mail", wide, "light"),
-        ("activity", "activity?range=hour", wide, "light"),
         ("errors", "failures", wide, "light"),
         ("tasks", "tasks?state=live", wide, "light"),
         ("task", &task, wide, "light"),
-        ("task-phone", &task, phone, "light"),
         ("dead-letters", "dead", wide, "dark"),
+        // Not right after the same page on a wide screen, which would not draw its timeline anew.
+        ("task-phone", &task, phone, "light"),
         ("schedules", "schedules", wide, "light"),
         ("schedules-phone", "schedules", phone, "dark"),
         ("workers", "workers", wide, "light"),
         ("health", "health", wide, "dark"),
+        ("activity", "activity?range=hour", wide, "light"),
     ] {
+        if name == "activity" {
+            run(&mut client, SPREAD);
+        }
         let (width, height, scale, mobile) = screen;
         browser.command(
             "Emulation.setDeviceMetricsOverride",
