@@ -66,6 +66,7 @@ CREATE TABLE queue.queues (
     key_ttl               interval,
     on_predecessor_failure text       NOT NULL DEFAULT 'cancel',
     keep_history          boolean     NOT NULL DEFAULT true,
+    keep_payloads         boolean     NOT NULL DEFAULT true,
     durable_leases        text,
     created_at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queues_name_check CHECK (octet_length(name) BETWEEN 1 AND 128),
@@ -165,7 +166,7 @@ CREATE TABLE queue.history (
     start_by     timestamptz,
     weight       integer     NOT NULL DEFAULT 1,
     headers      jsonb,
-    payload      jsonb       NOT NULL,
+    payload      jsonb,
     progress     jsonb,
     errors       jsonb,
     result       jsonb
@@ -1269,9 +1270,59 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.check_columns IS 'Refuses a task that could never run.';
+-- How rows come into queue.tasks, for the triggers of the table. PostgreSQL parses the condition of a trigger for each
+-- statement, so the conditions are short.
+--
+--   push    by push_plain, whose row needs no check. Recognized by the search_path of this function, and by a role that may
+--           truncate the table: in it, the owner
+--   dump    by the restore of a dump: pg_restore with several jobs loads the tables in any order and concurrently,
+--           whatever foreign keys there are, while the worker runs. So a restored row must not need another one: a task
+--           is not refused because its queue is missing, and its key comes with queue_internal.keys. The sweep finds
+--           waiting tasks. Recognized by two settings that every dump makes before its first row, and by a role that may
+--           truncate the table. A producer who makes these settings is checked like any other
+--   insert  in another way
+--
+--   A trigger of a user may insert other rows during a push. These count as inserted.
+--   Why no search_path: to see that of the statement. So each name, and each operator, is qualified.
+CREATE FUNCTION queue_internal.how_inserted() RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
+BEGIN
+    IF path OPERATOR(pg_catalog.=) 'pg_catalog, pg_temp, queue_internal' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
+       AND pg_catalog.has_table_privilege('queue.tasks', 'TRUNCATE') THEN
+        RETURN 'push';
+    ELSIF path OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('check_function_bodies') OPERATOR(pg_catalog.=) 'off'
+          AND pg_catalog.has_table_privilege('queue.tasks', 'TRUNCATE') THEN
+        RETURN 'dump';
+    END IF;
+    RETURN 'insert';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.how_inserted IS
+    'Returns how the statement came to insert into queue.tasks: push, dump or insert.';
+
+-- Whether the trigger task_arrives applies to the row. Raises an error if a policy would refuse the row: it must not take its
+-- key first, which would show whether the key is taken. Nor may it be inserted without its key through a view, where
+-- the policies for the view's owner apply. The trigger itself has the rights of the owner, to whom no policy applies.
+CREATE FUNCTION queue_internal.check_arrival(queue text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF queue_internal.how_inserted() OPERATOR(pg_catalog.=) 'dump' THEN
+        RETURN false;
+    ELSIF pg_catalog.row_security_active('queue.tasks') AND NOT queue_internal.has_right('producer', queue) THEN
+        RAISE EXCEPTION 'permission denied for queue "%"', queue
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_arrival IS
+    'Returns whether a row that is inserted may take its key and its place in its group, or belongs to a dump.';
 -- The trigger that runs before a task with a key or a group is inserted by a push, an INSERT, a COPY or a redrive. It
 -- does not run for other tasks, nor for those of a dump, which restores keys and admissions as well
--- (tasks_inserted.sql).
+-- (how_inserted.sql).
 --
 --   If another task has the key, the INSERT skips the row.
 --   Errors:   42501 without the right to push; 22023, 54000 for invalid keys in a plain INSERT
@@ -1279,11 +1330,7 @@ COMMENT ON FUNCTION queue_internal.check_columns IS 'Refuses a task that could n
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_NARGS > 0 THEN
-        RAISE EXCEPTION 'permission denied for queue "%"', NEW.queue
-            USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
-    ELSIF NEW.state = 'waiting' THEN
+    IF NEW.state = 'waiting' THEN
         NEW.admission := 2;
     END IF;
     IF NEW.key IS NOT NULL THEN
@@ -1305,25 +1352,10 @@ COMMENT ON FUNCTION queue_internal.task_arrives IS
     'Takes the key of a new task, and blocks it until it is its turn in its group.';
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
-    FOR EACH ROW WHEN (
-        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        AND (NOT row_security_active('queue.tasks'::regclass) OR queue_internal.has_right('producer', NEW.queue)))
+    FOR EACH ROW WHEN ((NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
+                       AND queue_internal.check_arrival(NEW.queue))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';
-
--- A row that a policy will refuse must not take its key first, which would show whether the key is taken. Nor may it
--- be inserted without its key through a view, where the policies for the view's owner apply.
-CREATE TRIGGER task_refused BEFORE INSERT ON queue.tasks
-    FOR EACH ROW WHEN (
-        (NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-        AND (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-             OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
-        AND row_security_active('queue.tasks'::regclass) AND NOT queue_internal.has_right('producer', NEW.queue))
-    EXECUTE FUNCTION queue_internal.task_arrives('refused');
-COMMENT ON TRIGGER task_refused ON queue.tasks IS
-    'Refuses tasks with keys or groups of roles that may not push to the queue.';
 -- Topics and patterns of topics, as in AMQP: words of letters, digits, _ and -, separated by dots. In
 -- a pattern * stands for one word and # for any number of words, none included.
 
@@ -1473,29 +1505,21 @@ COMMENT ON FUNCTION queue_internal.tasks_inserted IS
 CREATE TRIGGER tasks_inserted AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') <> '' OR current_setting('check_function_bodies') <> 'off'
-          OR NOT has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'insert')
     EXECUTE FUNCTION queue_internal.tasks_inserted();
 COMMENT ON TRIGGER tasks_inserted ON queue.tasks IS
     'Gives a plain INSERT or COPY the same effect as a push.';
 
--- For the tasks of a dump. pg_restore with several jobs loads the tables in any order and concurrently, whatever
--- foreign keys there are, while the worker runs. So a restored row must not need another one: a task is not refused
--- because its queue is missing, and its key comes with queue_internal.keys. The sweep finds waiting tasks.
---
--- A restore is recognized by two settings that every dump makes before its first row, and by a role that may truncate
--- the tables: the owner or a superuser. Public functions have a search_path of their own, so none of their statements
--- is taken for a restore. A producer who makes these settings is checked like any other.
+-- For the tasks of a dump: see how_inserted.sql.
 CREATE TRIGGER tasks_restored AFTER INSERT ON queue.tasks
     REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT
-    WHEN (current_setting('search_path') = '' AND current_setting('check_function_bodies') = 'off'
-          AND has_table_privilege('queue.tasks', 'TRUNCATE'))
+    WHEN (queue_internal.how_inserted() = 'dump')
     EXECUTE FUNCTION queue_internal.tasks_inserted('restored');
 COMMENT ON TRIGGER tasks_restored ON queue.tasks IS
     'Lets a dump be restored in any order.';
 -- Lets a dump be restored: CREATE EXTENSION has just created the queue "default", and now the dump brings the one that
--- was configured, which replaces it. How a dump is recognized: tasks_inserted.sql.
+-- was configured, which replaces it. How a dump is recognized: how_inserted.sql.
 
 CREATE FUNCTION queue_internal.restore_default_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -2980,6 +3004,38 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
 
+-- After a claim that began then, from this scan start. Also past the dead entries of events, unless there is an event by
+-- now.
+CREATE FUNCTION queue_internal.move_scan_start(
+    queue text, scan_start queue_internal.scan_start, begun timestamptz) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    newest CONSTANT bigint := queue_internal.newest_event();
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue_internal.events AS e
+                   WHERE e.queue = move_scan_start.queue AND (e.due_at, e.id) > ('-infinity', scan_start.event)
+                     AND e.due_at <= begun) THEN
+        scan_start.event := newest;
+    END IF;
+    SELECT t.priority, t.run_at INTO scan_start.level, scan_start.head FROM queue.tasks AS t
+    WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = move_scan_start.queue AND t.admission < 2
+      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'queued'
+    ORDER BY t.priority, t.run_at LIMIT 1;
+    IF FOUND THEN
+        scan_start.until := coalesce(scan_start.until, clock_timestamp() + 20 * (clock_timestamp() - begun));
+        PERFORM queue_internal.set_scan_start(queue, scan_start);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.move_scan_start IS
+    'Sets the scan start of this session for a queue to the first task that is queued.';
+
 -- For callers that scan the events of all queues, few of which have a scan start.
 CREATE FUNCTION queue_internal.has_scan_starts() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -2993,13 +3049,11 @@ COMMENT ON FUNCTION queue_internal.has_scan_starts IS 'Returns whether this sess
 -- Counted and not timed, because a session that had to wait for a processor has read nothing. The count grows within a
 -- transaction; between two transactions it may be flushed to the statistics.
 
+-- Why SQL and no search_path: as with task_in_bucket.
 CREATE FUNCTION queue_internal.entries_passed() RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
-         + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
-END
-$$;
+LANGUAGE sql
+RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order')), 0)
+     + coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue_internal.events_pkey')), 0);
 COMMENT ON FUNCTION queue_internal.entries_passed IS
     'Returns how many index entries this session has read in search of tasks and events.';
 
@@ -3526,7 +3580,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.sweep_dependencies IS
     'Resolves dependencies whose predecessor is gone, and leaves events for tasks that need not wait any longer.';
 
--- Marks the dependencies of a dump (tasks_inserted.sql explains how it is recognized).
+-- Marks the dependencies of a dump (how_inserted.sql explains how it is recognized).
 CREATE FUNCTION queue_internal.dependency_restored() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -4507,15 +4561,16 @@ CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result json
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
+    whole   boolean;
     awaited boolean;
 BEGIN
     -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
-    SELECT q.keep_history,
+    SELECT q.keep_history, q.keep_payloads,
            q.max_running IS NOT NULL
            OR NOT q.keep_history AND current_setting('transaction_isolation') <> 'read committed'
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
-    INTO kept, awaited
+    INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
     WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
     INSERT INTO queue.history (
@@ -4524,8 +4579,8 @@ BEGIN
         result)
     SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
            task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
-           archive.result
+           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
+           CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
     WHERE kept IS DISTINCT FROM false;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
@@ -5412,6 +5467,31 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.count_depth IS
     'Counts the queued tasks of a queue in its indexes, up to one more than max_queued.';
+-- queue_internal.push_plain(queue, payload, priority)
+--
+--   Adds a task without options to a queue without policies for pushes, and returns its id; otherwise null. So the trigger
+--   tasks_inserted has nothing to check, which would cost as much as the INSERT.
+--   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The last schema adds no names that
+--   are used here.
+
+CREATE FUNCTION queue_internal.push_plain(queue text, payload jsonb, priority integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp, queue_internal AS $$
+DECLARE
+    id bigint;
+BEGIN
+    PERFORM FROM queue.queues AS q
+    WHERE q.name = push_plain.queue AND q.max_queued IS NULL AND q.ttl IS NULL
+      AND queue_internal.has_right('producer', q.name);
+    IF FOUND THEN
+        INSERT INTO queue.tasks AS t (queue, payload, priority)
+        VALUES (push_plain.queue, push_plain.payload, push_plain.priority)
+        RETURNING t.id INTO id;
+    END IF;
+    RETURN id;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.push_plain IS
+    'Pushes a task without options, if its queue has no policies for pushes.';
 -- The first task in the order of a bucket, whatever its state: its priority and its run_at.
 --
 --   Tasks before the level and the head given are not read (scan_start.sql). "fresh" is for editions that remember
@@ -5445,104 +5525,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.move_scan_start_back IS
     'Moves the scan start of this session back to a task, if it is after it.';
--- queue_internal.claim_plain(queue, lease, max_tasks, worker)
---
---   Claims up to "max_tasks" tasks together, if the queue has no policies, if they are plain, and if they are of the first
---   priority. Otherwise it claims none, or too few, and claim_from claims the rest: whatever this function leaves out is
---   only slower.
---
---   It takes only what comes first in the order. If an expired task, a task with a group, or one with a lease, a timeout or
---   a start deadline of its own is among the first, then none.
---   Waits:    never
---   Why the planner settings: as in claim_from. In one statement instead of two, the plan would sort all due tasks.
-
-CREATE FUNCTION queue_internal.claim_plain(queue text, lease interval, max_tasks integer, worker text)
-RETURNS SETOF queue.claimed_task
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    moment  CONSTANT timestamptz := clock_timestamp();
-    entries CONSTANT bigint := queue_internal.entries_passed();
-    -- Where the scan starts (scan_start.sql), by default at the front.
-    since_event bigint := 0;
-    since_level integer := -2147483648;
-    since_head  timestamptz := '-infinity';
-    until       timestamptz;
-    newest      bigint;
-    source  record;
-    claimed queue.claimed_task;
-    first   timestamptz;
-    tasks   integer := 0;
-BEGIN
-    IF queue_internal.buckets() > 1 THEN
-        RETURN;
-    ELSIF current_setting('queue_scan_start.any', true) = 'true' THEN
-        SELECT s.event, s.level, s.head, s.until INTO since_event, since_level, since_head, until
-        FROM queue_internal.get_scan_start(queue) AS s;
-    END IF;
-    SELECT moment + coalesce(claim_plain.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until, q.max_attempts,
-           f.level, f.head, CASE WHEN f.head <= moment THEN queue_internal.token_base() END AS base
-    INTO source
-    FROM queue.queues AS q
-    CROSS JOIN LATERAL queue_internal.first_task(0, q.name, since_level, since_head, false) AS f
-    WHERE q.name = claim_plain.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
-      AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
-      AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
-      AND NOT EXISTS (
-          SELECT FROM queue_internal.events AS e
-          WHERE e.queue = claim_plain.queue AND (e.due_at, e.id) > ('-infinity', since_event) AND e.due_at <= moment)
-      AND queue_internal.has_right('worker', claim_plain.queue);
-    IF source.base IS NULL THEN
-        RETURN;
-    END IF;
-    FOR claimed IN
-        WITH due AS MATERIALIZED (
-            SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
-                   -- Larger ones are not covered by the mark, or there are no more: see claim_from.
-                   AND t.token < least(source.base + 999999, 9007199254740991) AS plain
-            FROM queue.tasks AS t
-            WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim_plain.queue
-              AND t.priority = source.level AND t.admission < 2 AND t.run_at >= source.head AND t.run_at <= moment
-              AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= moment)
-            ORDER BY t.run_at, t.id LIMIT claim_plain.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
-        )
-        UPDATE queue.tasks AS t
-        SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, source.base),
-            lease_until = source.lease_until, worker = claim_plain.worker, claimed_at = moment, updated_at = moment
-        FROM due AS d
-        WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
-        RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, source.max_attempts),
-                  t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
-    LOOP
-        first := least(first, claimed.run_at);
-        tasks := tasks + 1;
-        RETURN NEXT claimed;
-    END LOOP;
-    -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an entry in
-    -- two indexes.
-    IF queue_internal.entries_passed() > entries + 1000 + 2 * tasks THEN
-        newest := queue_internal.newest_event();
-        -- Also past the dead entries of events, unless there is an event by now.
-        IF NOT EXISTS (SELECT FROM queue_internal.events AS e
-                       WHERE e.queue = claim_plain.queue AND (e.due_at, e.id) > ('-infinity', since_event) AND e.due_at <= moment) THEN
-            since_event := newest;
-        END IF;
-        PERFORM queue_internal.set_scan_start(queue, (
-            since_event, source.level, coalesce(first, source.head),
-            coalesce(until, clock_timestamp() + 20 * (clock_timestamp() - moment))));
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.claim_plain IS
-    'Claims the first tasks of a queue together, if neither they nor the queue need more.';
 -- queue_internal.claim_from(queue, lease, max_tasks, worker, begun)
 --
 --   Claims up to "max_tasks" due tasks of one queue, in order. "begun" is when the call began: what it claims itself does
@@ -6594,7 +6576,7 @@ DECLARE
     valid   CONSTANT text :=
         'lease, timeout, ttl, on_expired, max_queued, max_attempts, backoff, max_running, max_running_per_group, '
         'delayed_head, fair_groups, rate_limit, group_rate_limit, rate_period, ageing, '
-        'key_ttl, on_predecessor_failure, keep_history, durable_leases';
+        'key_ttl, on_predecessor_failure, keep_history, keep_payloads, durable_leases';
     before  queue.queues;
     changed queue.queues;
     fresh   queue.queues;
@@ -6657,6 +6639,9 @@ BEGIN
             WHEN 'keep_history' THEN
                 changed.keep_history := coalesce(
                     queue_internal.boolean_option(option, value), fresh.keep_history);
+            WHEN 'keep_payloads' THEN
+                changed.keep_payloads := coalesce(
+                    queue_internal.boolean_option(option, value), fresh.keep_payloads);
             WHEN 'durable_leases' THEN
                 changed.durable_leases := queue_internal.choice_option(option, value, '{auto, on, off}');
             ELSE
@@ -6672,6 +6657,7 @@ BEGIN
     UPDATE queue.queues AS q
     SET lease = changed.lease, timeout = changed.timeout, ttl = changed.ttl, on_expired = changed.on_expired,
         max_queued = changed.max_queued, max_attempts = changed.max_attempts, keep_history = changed.keep_history,
+        keep_payloads = changed.keep_payloads,
         backoff_kind = changed.backoff_kind, backoff_base = changed.backoff_base,
         backoff_max = changed.backoff_max, backoff_jitter = changed.backoff_jitter,
         max_running = changed.max_running, max_running_per_group = changed.max_running_per_group,
@@ -8290,12 +8276,8 @@ BEGIN
     IF num_nonnulls(run_at, delay, key, group_key, max_attempts, headers, after, backoff, key_ttl, on_predecessor_failure,
                     key_ttl_from, kind, lease, timeout, start_by, ttl, batch) = 0
        AND on_duplicate = 'skip' AND weight = 1 AND priority IS NOT NULL AND payload IS NOT NULL THEN
-        PERFORM FROM queue.queues AS q
-        WHERE q.name = push.queue AND q.max_queued IS NULL AND q.ttl IS NULL
-          AND queue_internal.has_right('producer', q.name);
-        IF FOUND THEN
-            INSERT INTO queue.tasks AS t (queue, payload, priority) VALUES (push.queue, push.payload, push.priority)
-            RETURNING t.id INTO id;
+        id := queue_internal.push_plain(queue, payload, priority);
+        IF id IS NOT NULL THEN
             RETURN id;
         END IF;
     END IF;
@@ -9148,6 +9130,11 @@ COMMENT ON FUNCTION queue_internal.publish_key IS
 --   Waits:    never
 --   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
 --   Index:    tasks_order
+--   How:      if the queue has no policies, one statement claims the first tasks of its first priority together. It
+--             claims none if an expired task, a task with a group, or one with a lease, a timeout or a start deadline of
+--             its own is among them. What it leaves out claim_from claims, only slower.
+--   Why the planner settings: as in claim_from
+--   Why one statement: to start another costs more than what it would do
 
 CREATE FUNCTION queue.claim(
     lease     interval DEFAULT NULL,
@@ -9155,21 +9142,75 @@ CREATE FUNCTION queue.claim(
     max_tasks integer  DEFAULT 1,
     worker    text     DEFAULT NULL)
 RETURNS SETOF queue.claimed_task
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
-    begun  CONSTANT timestamptz := clock_timestamp();
-    source queue.queues;
-    found  bigint;
+    begun   CONSTANT timestamptz := clock_timestamp();
+    entries CONSTANT bigint := queue_internal.entries_passed();
+    scan_from queue_internal.scan_start := queue_internal.default_scan_start();
+    source  queue.queues;
+    found   bigint := 0;
 BEGIN
-    -- Calling the check costs more than this condition.
+    -- Calling a check costs more than these conditions.
     IF max_tasks IS NULL OR max_tasks NOT BETWEEN 1 AND 100000 OR worker IS NOT NULL THEN
         PERFORM queue_internal.check_claim(max_tasks, worker);
     END IF;
-    IF lease IS NOT NULL THEN
+    IF date_part('epoch', lease) BETWEEN 1 AND 60 THEN
+        lease := make_interval(secs => date_part('epoch', lease));
+    ELSIF lease IS NOT NULL THEN
         lease := queue_internal.checked_lease(lease, NULL);
     END IF;
-    RETURN QUERY SELECT * FROM queue_internal.claim_plain(queue, lease, max_tasks, worker);
-    GET DIAGNOSTICS found = ROW_COUNT;
+    IF queue_internal.buckets() = 1 THEN
+        IF current_setting('queue_scan_start.any', true) = 'true' THEN
+            scan_from := queue_internal.get_scan_start(queue);
+        END IF;
+        RETURN QUERY
+            WITH source AS MATERIALIZED (
+                SELECT begun + coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until,
+                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base() END AS base
+                FROM queue.queues AS q
+                CROSS JOIN LATERAL queue_internal.first_task(0, q.name, scan_from.level, scan_from.head, false) AS f
+                WHERE q.name = claim.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
+                  AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
+                  AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
+                  AND NOT EXISTS (
+                      SELECT FROM queue_internal.events AS e
+                      WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)
+                        AND e.due_at <= begun)
+                  AND queue_internal.has_right('worker', claim.queue)
+            ), due AS MATERIALIZED (
+                SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
+                       -- Larger ones are not covered by the mark, or there are no more: see claim_from.
+                       AND t.token < least((SELECT s.base FROM source AS s) + 999999, 9007199254740991) AS plain
+                FROM queue.tasks AS t
+                WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = claim.queue
+                  AND t.priority = (SELECT s.level FROM source AS s) AND t.admission < 2
+                  AND t.run_at >= (SELECT s.head FROM source AS s) AND t.run_at <= begun
+                  AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= begun)
+                ORDER BY t.run_at, t.id LIMIT claim.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+            )
+            UPDATE queue.tasks AS t
+            SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
+                lease_until = s.lease_until, worker = claim.worker, claimed_at = begun, updated_at = begun
+            FROM source AS s, due AS d
+            WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
+            RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
+                      t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
+        GET DIAGNOSTICS found = ROW_COUNT;
+        -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an
+        -- entry in two indexes. If it has claimed none, claim_from moves the scan start.
+        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + 2 * found THEN
+            PERFORM queue_internal.move_scan_start(queue, scan_from, begun);
+        END IF;
+    END IF;
     IF found < max_tasks THEN
         source := queue_internal.open_queue(queue, 'worker');
         IF source.paused_at IS NULL THEN
@@ -9203,7 +9244,6 @@ CREATE FUNCTION queue.claim(
 RETURNS SETOF queue.claimed_task
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    begun   CONSTANT timestamptz := clock_timestamp();
     source  queue.queues;
     sources queue.queues[] := '{}';
     name    text;
@@ -9221,14 +9261,9 @@ BEGIN
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
         IF source.paused_at IS NULL AND max_tasks > 0 THEN
-            RETURN QUERY SELECT * FROM queue_internal.claim_plain(source.name, lease, max_tasks, worker);
+            RETURN QUERY SELECT * FROM queue.claim(lease, source.name, max_tasks, worker);
             GET DIAGNOSTICS found = ROW_COUNT;
             max_tasks := max_tasks - found;
-            IF max_tasks > 0 THEN
-                RETURN QUERY SELECT * FROM queue_internal.claim_from(source, lease, max_tasks, worker, begun);
-                GET DIAGNOSTICS found = ROW_COUNT;
-                max_tasks := max_tasks - found;
-            END IF;
         END IF;
     END LOOP;
 END
@@ -9287,7 +9322,7 @@ BEGIN
         DELETE FROM queue.tasks AS t
         WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
           AND t.key IS NULL AND t.group_key IS NULL
-          AND (SELECT q.keep_history AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
+          AND (SELECT q.keep_history AND q.keep_payloads AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
           AND queue_internal.has_right('worker', t.queue)
         RETURNING t.*
     ), archived AS (
@@ -9331,14 +9366,15 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
---   How:      tasks that nothing depends on are finished in one statement, the others one by one. Both come after the
---             statement that locks them: see notify_dependents()
+--   How:      if all tasks are plain (complete.sql), one statement locks and moves them. Otherwise one statement locks all of
+--             them first; then the plain ones are moved together, and the others one by one
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_nestloop = off
 SET jit = off
 AS $$
 DECLARE
@@ -9354,25 +9390,36 @@ BEGIN
     PERFORM queue_internal.check_array('tokens', tokens);
     PERFORM queue_internal.check_same_length('tokens', tokens, cardinality(ids));
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
-    SELECT p.locked, p.done, p.positions INTO locked, done, positions
-    FROM queue_internal.complete_plain(ids, tokens, results, allowed) AS p;
-    IF locked > coalesce(cardinality(done), 0) THEN
-        FOR one IN
-            SELECT DISTINCT ON (g.id, g.token) g.*
-            FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
-                 WITH ORDINALITY AS g (id, token, result, position)
-            -- IS NOT TRUE keeps the planner from joining.
-            WHERE (g.id IN (SELECT unnest(done))) IS NOT TRUE
-            ORDER BY g.id, g.token, g.position
-        LOOP
-            SELECT t.* INTO task FROM queue.tasks AS t
-            WHERE t.id = one.id AND t.token = one.token AND t.state = 'running'
-              AND (allowed IS NULL OR t.queue = ANY (allowed));
-            CONTINUE WHEN NOT FOUND;
-            PERFORM queue_internal.archive(task, 'completed', one.result);
-            done := done || one.id;
-            positions := positions || one.position;
-        END LOOP;
+    SELECT p.done, p.positions INTO done, positions
+    FROM queue_internal.complete_plain(ids, tokens, results, allowed, true) AS p;
+    IF done IS NULL THEN
+        PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
+        JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
+        WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
+        ORDER BY t.id FOR UPDATE OF t;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        IF locked > 0 THEN
+            SELECT p.done, p.positions INTO done, positions
+            FROM queue_internal.complete_plain(ids, tokens, results, allowed, false) AS p;
+        END IF;
+        IF locked > coalesce(cardinality(done), 0) THEN
+            FOR one IN
+                SELECT DISTINCT ON (g.id, g.token) g.*
+                FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
+                     WITH ORDINALITY AS g (id, token, result, position)
+                -- IS NOT TRUE keeps the planner from joining.
+                WHERE (g.id IN (SELECT unnest(done))) IS NOT TRUE
+                ORDER BY g.id, g.token, g.position
+            LOOP
+                SELECT t.* INTO task FROM queue.tasks AS t
+                WHERE t.id = one.id AND t.token = one.token AND t.state = 'running'
+                  AND (allowed IS NULL OR t.queue = ANY (allowed));
+                CONTINUE WHEN NOT FOUND;
+                PERFORM queue_internal.archive(task, 'completed', one.result);
+                done := done || one.id;
+                positions := positions || one.position;
+            END LOOP;
+        END IF;
     END IF;
     RETURN QUERY SELECT d.id FROM unnest(done, positions) AS d (id, position) ORDER BY d.position;
 END
@@ -9388,57 +9435,61 @@ rows.
 
 Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 
--- Locks the tasks, and finishes those that nothing depends on.
+-- Finishes the plain tasks among those given; or none of them, if "all_of_them" is true and some are not plain.
 --
---   Why the planner settings and "ids" beside the join: statistics from when no task ran let the planner expect one such
+--   Why the planner settings and "ids" beside the joins: statistics from when no task ran let the planner expect one such
 --   task. It would then compare each task that runs with each one given.
+--   Why scalar subqueries: a join may read all queues, or all dependencies, to find a few.
 CREATE FUNCTION queue_internal.complete_plain(
-    ids bigint[], tokens bigint[], results jsonb[], allowed text[],
-    OUT locked bigint, OUT done bigint[], OUT positions bigint[])
+    ids bigint[], tokens bigint[], results jsonb[], allowed text[], all_of_them boolean,
+    OUT done bigint[], OUT positions bigint[])
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_nestloop = off
 SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-    PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
-    JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
-    WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
-    ORDER BY t.id FOR UPDATE OF t;
-    GET DIAGNOSTICS locked = ROW_COUNT;
-    -- Scalar subqueries, because a join may read all dependencies to find a few.
     WITH given AS MATERIALIZED (
         SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
         FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
              WITH ORDINALITY AS g (id, token, result, position)
         ORDER BY g.id, g.token, g.position
+    ), found AS MATERIALIZED (
+        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AND t.group_key IS NULL AS plain,
+               -- What the history keeps: 0 for nothing, 1 for all but the payload, 2 for all. Null if the queue has more to do.
+               -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
+               -- task ended (archive).
+               (SELECT CASE WHEN q.max_running IS NULL
+                                 AND (q.keep_history OR current_setting('transaction_isolation') = 'read committed')
+                            THEN q.keep_history::integer * (1 + q.keep_payloads::integer) END
+                FROM queue.queues AS q WHERE q.name = t.queue) AS kept
+        FROM given AS g JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token
+        WHERE t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
     ), ended AS (
-        DELETE FROM queue.tasks AS t USING given AS g
-        WHERE t.id = g.id AND t.token = g.token AND t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
-          AND t.key IS NULL AND t.group_key IS NULL
-          AND (SELECT q.max_running FROM queue.queues AS q WHERE q.name = t.queue) IS NULL
-          AND (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = t.id LIMIT 1) IS NULL
-          -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
-          -- task ended (archive).
-          AND (current_setting('transaction_isolation') = 'read committed'
-               OR (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue))
-        RETURNING t.*, g.result, g.position,
-                  (SELECT q.keep_history FROM queue.queues AS q WHERE q.name = t.queue) AS kept
+        DELETE FROM queue.tasks AS t USING found AS f
+        WHERE t.id = f.id AND t.token = f.token AND t.id = ANY (ids) AND t.state = 'running'
+          AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
+          AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
+        RETURNING t.*, f.result, f.position, f.kept
     ), archived AS (
         INSERT INTO queue.history (
             id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
             created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors, result)
         SELECT e.id, e.queue, 'completed', e.priority, e.run_at, e.attempt, e.max_attempts, e.token, e.worker,
                e.claimed_at, e.created_at, e.key, e.group_key, e.kind, e.lease, e.timeout, e.start_by, e.weight, e.headers,
-               e.payload, e.progress, e.errors, e.result
-        FROM ended AS e WHERE e.kept IS DISTINCT FROM false
+               CASE WHEN e.kept = 2 THEN e.payload END, e.progress, e.errors, e.result
+        FROM ended AS e WHERE e.kept > 0
     )
     SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
+    -- In a statement after the one that deleted the tasks: see notify_dependents().
+    PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
+    WHERE (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id LIMIT 1) IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.complete_plain IS
-    'Locks tasks and completes those that nothing depends on; returns how many it locked, and which it completed.';
+    'Completes the tasks that have neither a key nor a group, in queues without max_running.';
 -- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
@@ -10503,6 +10554,10 @@ BEGIN
         PERFORM queue_internal.raise_wrong_state(
             id, 'operator', 'has not ended', 'Only tasks that completed, failed or were cancelled can be run again.');
     END IF;
+    IF ended.payload IS NULL THEN
+        PERFORM queue_internal.raise_wrong_state(
+            id, 'operator', 'has ended without its payload', 'Queues with keep_payloads off do not keep the payloads of finished tasks.');
+    END IF;
     SELECT d.backoff, d.key_ttl INTO own FROM queue.dead_letters AS d WHERE d.id = run_again.id;
     RETURN queue.push(
         queue => ended.queue, payload => ended.payload, priority => ended.priority, key => ended.key,
@@ -10524,7 +10579,8 @@ whole limit. Needs the operator''s right on the queue.
 - id: the task that ended.
 
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004: its
-key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended. 22004 or 22023: the argument is null or
+key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended, or its queue has not
+kept its payload. 22004 or 22023: the argument is null or
 invalid.';
 -- queue.reap
 --
@@ -10842,6 +10898,8 @@ Options:
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
+- keep_payloads: whether the history also keeps their payloads. Without them, the end of a task with a large payload writes
+  about half as much, and queue.run_again refuses it. Default true.
 - durable_leases: on, off or auto: whether the commit of a claim waits for the disk, so that its lease survives a crash.
   Default null: what the setting "queue.durable_leases" of the session says.
 
@@ -12188,7 +12246,7 @@ BEGIN
                       CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
                CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
                pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
-               -- Claiming from several queues has no native version.
+               -- Claiming from several queues calls that of one queue for each.
                p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
@@ -12354,6 +12412,7 @@ COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled tas
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
     'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
+COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history also keeps their payloads.';
 COMMENT ON COLUMN queue.queues.durable_leases IS
     'Whether leases of the queue have to survive a crash: on, off or auto; null for what the setting says.';
 COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';
@@ -12401,6 +12460,8 @@ COMMENT ON COLUMN queue.tasks.errors IS
 COMMENT ON TABLE queue.history IS 'The tasks that completed or were cancelled, in one partition per day (UTC).';
 COMMENT ON COLUMN queue.history.state IS 'completed or cancelled.';
 COMMENT ON COLUMN queue.history.finished_at IS 'When the task completed or was cancelled.';
+COMMENT ON COLUMN queue.history.payload IS
+    'What the worker had to do; null if its queue does not keep payloads.';
 COMMENT ON COLUMN queue.history.result IS 'What the worker passed to queue.complete().';
 COMMENT ON TABLE queue.history_default IS 'The history of days whose partition was not created in time.';
 COMMENT ON TABLE queue.dead_letters IS
@@ -12600,6 +12661,8 @@ DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); EN
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
     queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
     queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
+-- So are those in the condition of a trigger, with those of the role that inserts.
+GRANT EXECUTE ON FUNCTION queue_internal.how_inserted, queue_internal.check_arrival TO PUBLIC;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;
