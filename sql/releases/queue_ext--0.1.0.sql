@@ -10580,8 +10580,7 @@ whole limit. Needs the operator''s right on the queue.
 
 Errors: QX002: its queue was dropped. QX003: the task does not exist, or the caller has no right on its queue. QX004: its
 key is taken, perhaps still by itself for its key_ttl. QX005: it has not ended, or its queue has not
-kept its payload. 22004 or 22023: the argument is null or
-invalid.';
+kept its payload. 22004 or 22023: the argument is null or invalid.';
 -- queue.reap
 --
 --   Touches:  queue.tasks (reads all of it, never waits for a lock)
