@@ -40,7 +40,7 @@ BEGIN
                     key_ttl_from, kind, lease, timeout, start_by, ttl, batch) = 0
        AND on_duplicate = 'skip' AND weight = 1 AND priority IS NOT NULL AND payload IS NOT NULL THEN
         id := queue_internal.push_plain(queue, payload, priority);
-        IF id IS NOT NULL THEN
+        IF id IS DISTINCT FROM 0 THEN
             RETURN id;
         END IF;
     END IF;

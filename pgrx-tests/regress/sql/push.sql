@@ -100,6 +100,24 @@ SELECT queue.push('suppressing', key => 'running', key_ttl => '2 hours', on_dupl
 SELECT ttl, replaced_ttl FROM queue_internal.keys WHERE queue = 'suppressing';
 SELECT queue.cancel('suppressing', 'running');
 SELECT task_id = :running AS running, ttl, replaced_ttl FROM queue_internal.keys WHERE queue = 'suppressing';
+-- A trigger that makes a plain push less plain: the task is checked like any other.
+CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    CASE NEW.payload ->> 0
+        WHEN 'queue' THEN NEW.queue := 'nowhere';
+        WHEN 'run_at' THEN NEW.run_at := 'infinity';
+        WHEN 'lease' THEN NEW.lease := '-1';
+        WHEN 'group' THEN NEW.group_key := 'g';
+        ELSE NULL;
+    END CASE;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER a_change BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION change();
+SELECT p.payload, pg_temp.refused(format('SELECT queue.push(''suppressing'', %L)', p.payload))
+FROM unnest('{"[\"queue\"]","[\"run_at\"]","[\"lease\"]"}'::text[]) AS p (payload);
+SELECT queue.push('suppressing', '["group"]') IS NOT NULL AS pushed;
+SELECT count(*) FROM queue_internal.events WHERE queue = 'suppressing' AND group_key = 'g';
+DROP FUNCTION change CASCADE;
 DROP FUNCTION suppress CASCADE;
 DROP SEQUENCE suppressed;
 SELECT queue.drop('suppressing', force => true);

@@ -7,25 +7,8 @@
 
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    source queue.queues;
 BEGIN
-    PERFORM queue_internal.check_columns(NEW);
-    IF TG_NARGS = 0 THEN
-        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = NEW.queue;
-        IF NOT FOUND THEN
-            PERFORM queue_internal.raise_unknown_queue(NEW.queue);
-        ELSIF source.max_queued IS NOT NULL AND NEW.errors IS NULL THEN
-            PERFORM queue_internal.check_depth(source, 1, (NEW.state = 'queued')::integer);
-        END IF;
-        IF source.ttl IS NOT NULL AND NEW.errors IS NULL AND NEW.token = 0 AND NEW.start_by IS NULL THEN
-            PERFORM queue_internal.set_start_by(source, ARRAY[NEW.id]);
-        END IF;
-    END IF;
-    PERFORM queue_internal.check_backoff(NEW.backoff);
-    IF NEW.admission = 2 AND NEW.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (NEW.queue, NEW.group_key);
-    END IF;
+    PERFORM queue_internal.check_inserted(NEW, TG_NARGS > 0);
     RETURN NULL;
 END
 $$;
