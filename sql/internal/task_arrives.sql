@@ -31,6 +31,9 @@ COMMENT ON FUNCTION queue_internal.task_arrives IS
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN ((NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-                       AND queue_internal.check_arrival(NEW.queue))
+                       AND queue_internal.check_arrival(
+                           NEW.queue, queue_internal.how_inserted(),
+                           NOT row_security_active('queue.tasks'::regclass)
+                           OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';

@@ -1305,12 +1305,13 @@ COMMENT ON FUNCTION queue_internal.how_inserted IS
 -- Whether the trigger task_arrives applies to the row. Raises an error if a policy would refuse the row: it must not take its
 -- key first, which would show whether the key is taken. Nor may it be inserted without its key through a view, where
 -- the policies for the view's owner apply. The trigger itself has the rights of the owner, to whom no policy applies.
-CREATE FUNCTION queue_internal.check_arrival(queue text) RETURNS boolean
+--   Why arguments: a role that inserts may not look up names in queue_internal, but the condition of the trigger has them.
+CREATE FUNCTION queue_internal.check_arrival(queue text, how text, allowed boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF queue_internal.how_inserted() OPERATOR(pg_catalog.=) 'dump' THEN
+    IF how OPERATOR(pg_catalog.=) 'dump' THEN
         RETURN false;
-    ELSIF pg_catalog.row_security_active('queue.tasks') AND NOT queue_internal.has_right('producer', queue) THEN
+    ELSIF NOT allowed THEN
         RAISE EXCEPTION 'permission denied for queue "%"', queue
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'The role that inserts does not have the right of a producer for the queue.';
@@ -1353,7 +1354,10 @@ COMMENT ON FUNCTION queue_internal.task_arrives IS
 
 CREATE TRIGGER task_arrives BEFORE INSERT ON queue.tasks
     FOR EACH ROW WHEN ((NEW.key IS NOT NULL OR NEW.group_key IS NOT NULL OR NEW.state = 'waiting')
-                       AND queue_internal.check_arrival(NEW.queue))
+                       AND queue_internal.check_arrival(
+                           NEW.queue, queue_internal.how_inserted(),
+                           NOT row_security_active('queue.tasks'::regclass)
+                           OR queue_internal.has_right('producer', NEW.queue)))
     EXECUTE FUNCTION queue_internal.task_arrives();
 COMMENT ON TRIGGER task_arrives ON queue.tasks IS 'Keys and groups of new tasks, however they are inserted.';
 -- Topics and patterns of topics, as in AMQP: words of letters, digits, _ and -, separated by dots. In

@@ -29,6 +29,8 @@ const NULLABLE: &[&CStr] = &[
     c"errors",
     c"result",
 ];
+/// Those of the history that may be null besides.
+pub(super) const NULLABLE_WHEN_KEPT: &[&CStr] = &[c"payload"];
 /// For a table whose triggers do not matter.
 const ANY: &[&CStr] = &[c""];
 const TASK_TRIGGERS: &[&CStr] = &[
@@ -66,7 +68,7 @@ const LEASE_CHECK: (&CStr, &[u8]) =
 pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
     // SAFETY: the tables exist, and `tasks` is locked; the others are locked here.
     unsafe {
-        check_table(tables.tasks, columns::TASKS, TASK_TRIGGERS, 1)?;
+        check_table(tables.tasks, columns::TASKS, &[], TASK_TRIGGERS, 1)?;
         has_no_foreign_constraint(tables.tasks)?;
         for (index, definition) in
             [tables.tasks_pkey, tables.tasks_order, tables.tasks_group, tables.tasks_start_by]
@@ -81,9 +83,9 @@ pub fn check(tables: &Tables, purpose: Use) -> Result<(), Reason> {
             Use::Complete => replicates(tables.tasks, pg_sys::CmdType::CMD_DELETE),
         }
         // Read only.
-        check_table(tables.queues, columns::QUEUES, ANY, usize::MAX)?;
+        check_table(tables.queues, columns::QUEUES, &[], ANY, usize::MAX)?;
         if let Use::Complete = purpose {
-            check_table(tables.history, columns::HISTORY, HISTORY_TRIGGERS, 0)?;
+            check_table(tables.history, columns::HISTORY, NULLABLE_WHEN_KEPT, HISTORY_TRIGGERS, 0)?;
             let (dependencies, _) = open_by_key(tables.dependencies, &columns::DEPENDENCIES_KEY)?;
             pg_sys::table_close(dependencies, pg_sys::NoLock as i32);
             check_no_row_security(tables.history)?;
@@ -134,6 +136,7 @@ unsafe fn fire(found: *mut pg_sys::TriggerDesc, expected: &[&CStr]) -> bool {
 pub(super) unsafe fn check_table(
     table: pg_sys::Oid,
     columns: &[Column],
+    nullable: &[&CStr],
     triggers: &[&CStr],
     checks: usize,
 ) -> Result<(), Reason> {
@@ -143,7 +146,7 @@ pub(super) unsafe fn check_table(
         let plain = (*(*relation).rd_rel).relpersistence as u8 == b'p'
             && (*relation).rd_rules.is_null()
             && matches!((*(*relation).rd_rel).relreplident as u8, b'd' | b'f')
-            && has_columns((*relation).rd_att, columns, checks, triggers != ANY)
+            && has_columns((*relation).rd_att, columns, (triggers != ANY).then_some(nullable), checks)
             && has_triggers((*relation).trigdesc, triggers)
             && has_plain_indexes(relation);
         pg_sys::table_close(relation, pg_sys::NoLock as i32);
@@ -165,8 +168,8 @@ unsafe fn replicates(table: pg_sys::Oid, command: pg_sys::CmdType::Type) {
 unsafe fn has_columns(
     descriptor: pg_sys::TupleDesc,
     columns: &[Column],
+    nullable: Option<&[&CStr]>,
     checks: usize,
-    written: bool,
 ) -> bool {
     // SAFETY: the caller's open relation.
     unsafe {
@@ -176,9 +179,12 @@ unsafe fn has_columns(
             && (columns.len()..(*descriptor).natts as usize).all(|i| (*attribute(descriptor, i)).attisdropped)
             && columns.iter().enumerate().all(|(i, (name, _))| {
                 let attribute = attribute(descriptor, i);
-                // The native fast path reads a column that is not in NULLABLE without checking for a null.
-                !(written
-                    && ((*attribute).attnotnull == NULLABLE.contains(name) || (*attribute).attgenerated != 0))
+                // The native fast path reads a column that is not among these without checking for a null. Nothing is written
+                // to a table without such a list.
+                nullable.is_none_or(|more| {
+                    let may_be_null = NULLABLE.contains(name) || more.contains(name);
+                    (*attribute).attnotnull != may_be_null && (*attribute).attgenerated == 0
+                })
             })
             && (constraints.is_null() || usize::from((*constraints).num_check) <= checks)
     }

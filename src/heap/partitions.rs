@@ -1,7 +1,7 @@
 //! The partitions of the history: which one takes the rows of a time, and whether the native fast path may write to it.
 
 use super::columns;
-use super::eligibility::{check_table, definition};
+use super::eligibility::{NULLABLE_WHEN_KEPT, check_table, definition};
 use super::tables::Partition;
 use crate::fallback::Reason;
 use pgrx::prelude::*;
@@ -57,7 +57,7 @@ pub fn check_partition(partition: pg_sys::Oid) -> Result<(), Reason> {
         if pg_sys::get_rel_relkind(partition) as u8 != pg_sys::RELKIND_RELATION {
             return Err(Reason::Partition);
         }
-        check_table(partition, columns::HISTORY, &[], 0)
+        check_table(partition, columns::HISTORY, NULLABLE_WHEN_KEPT, &[], 0)
     }
 }
 

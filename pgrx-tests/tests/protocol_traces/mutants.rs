@@ -40,7 +40,11 @@ const MUTANTS: &[Mutant] = &[
         name: "the token stands still",
         changes: &[
             ("queue_internal.claim_from", "token = new_token,", ""),
-            ("queue_internal.claim(interval, text, integer, text)", "token = greatest(t.token + 1, s.base),", ""),
+            (
+                "queue_internal.claim(interval, text, integer, text)",
+                "token = greatest(t.token + 1, s.base),",
+                "",
+            ),
         ],
         ..ANY
     },
