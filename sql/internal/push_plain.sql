@@ -3,11 +3,11 @@
 --   Adds a task without options to a queue without policies for pushes, and returns its id; null if a trigger of the user
 --   suppresses it. If the queue has policies, returns 0. So the trigger tasks_inserted has nothing to check, which would
 --   cost as much as the INSERT.
---   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The last schema adds no names that
+--   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The second schema adds no names that
 --   are used here.
 
 CREATE FUNCTION queue_internal.push_plain(queue text, payload jsonb, priority integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp, queue_internal AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, pg_temp AS $$
 DECLARE
     new_id bigint;
     plain  boolean;

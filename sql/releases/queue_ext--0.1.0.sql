@@ -1289,7 +1289,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
 BEGIN
-    IF path OPERATOR(pg_catalog.=) 'pg_catalog, pg_temp, queue_internal' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
+    IF path OPERATOR(pg_catalog.=) 'pg_catalog, queue_internal, pg_temp' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
        AND pg_catalog.has_table_privilege('queue.tasks', 'TRUNCATE') THEN
         RETURN 'push';
     ELSIF path OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('check_function_bodies') OPERATOR(pg_catalog.=) 'off'
@@ -5503,11 +5503,11 @@ COMMENT ON FUNCTION queue_internal.count_depth IS
 --   Adds a task without options to a queue without policies for pushes, and returns its id; null if a trigger of the user
 --   suppresses it. If the queue has policies, returns 0. So the trigger tasks_inserted has nothing to check, which would
 --   cost as much as the INSERT.
---   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The last schema adds no names that
+--   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The second schema adds no names that
 --   are used here.
 
 CREATE FUNCTION queue_internal.push_plain(queue text, payload jsonb, priority integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp, queue_internal AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, pg_temp AS $$
 DECLARE
     new_id bigint;
     plain  boolean;

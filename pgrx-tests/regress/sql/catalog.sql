@@ -40,7 +40,7 @@ WHERE t.typnamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace) 
 SELECT p.oid::regprocedure AS without_search_path FROM pg_proc AS p
 WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
   AND p.prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')
-  AND coalesce(p.proconfig::text, '') !~ 'search_path=pg_catalog, pg_temp'
+  AND coalesce(p.proconfig::text, '') !~ 'search_path=pg_catalog, (queue_internal, )?pg_temp'
 ORDER BY p.pronamespace::regnamespace::text COLLATE "C", p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
 -- A disabled plan node counts as very expensive where there is no alternative, and jit would then compile the query.
 SELECT p.oid::regprocedure AS with_jit FROM pg_proc AS p
