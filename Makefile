@@ -13,7 +13,7 @@
 #   make conformance                 run the tests that define the behaviour on every edition and version; print a table
 #   make dashboard                   build the dashboard, and run it for DATABASE_URL
 #   make torture                     run the fault campaigns (10 minutes)
-#   make bench                       compare it with other queues (50 minutes; BENCH_SCALE=quick: 3)
+#   make bench                       compare it with other queues (40 minutes; BENCH_SCALE=quick: 3)
 #   make docs                        build the documentation site in target/site
 #   make reference                   write docs/reference.md again, after a COMMENT was changed
 #   make demo-psql                   open psql on the server of the demo
