@@ -313,6 +313,29 @@ fn a_worker_outlives_its_server() {
 }
 
 #[test]
+fn each_outage_is_logged_with_its_end() {
+    each("runtimes-outages", &SERVER, |stage| {
+        stage.configure(r#"{"max_attempts": 1, "lease": "2 seconds"}"#);
+        let worker = stage.start_logged(&[]);
+        let count = |words: &[&str]| words.iter().map(|words| stage.log().matches(words).count()).sum::<usize>();
+        for outages in 1..=3 {
+            // Its lease is lost in the outage, and then there is nothing to extend.
+            stage.push(1, "sleep", r#"{"seconds": 1000}"#);
+            stage.eventually("it runs", |stage| stage.count("begun") == outages as i64);
+            let before = count(&["trying again"]);
+            stage.stop_server();
+            eventually("the lease is lost", SOON, || count(&["lost"]) >= outages);
+            eventually("the outage is logged", SOON, || count(&["trying again"]) > before);
+            stage.start_server();
+            let ends = ["available again", "working again", "answers again"];
+            eventually("its end is logged", SOON, || count(&ends) >= outages);
+            assert_eq!(count(&ends), outages, "{}", stage.log());
+        }
+        worker.stop();
+    });
+}
+
+#[test]
 fn a_handler_that_blocks_the_event_loop_costs_no_lease() {
     each("runtimes-blocked", &SERVER, |stage| {
         stage.configure(r#"{"lease": "2 seconds"}"#);

@@ -47,24 +47,30 @@ class GaveUp(Exception):
 
 
 class Outage:
-    """Logs one line when the database cannot be reached, and one when it can be again, for all connections together."""
+    """Logs each reason why the database cannot be used once, and its end once, for all connections together."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._lasts = False
+        self._failing: set[Link] = set()
+        self._reasons: set[str] = set()
         self._lock = threading.Lock()
 
-    def begins(self, error: BaseException) -> None:
+    def failed(self, link: Link, error: BaseException) -> None:
+        reason = summary(error)
         with self._lock:
-            if not self._lasts:
-                self._logger.warning("the database is not available, trying again: %s", summary(error))
-            self._lasts = True
+            self._failing.add(link)
+            # One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
+            if reason not in self._reasons:
+                self._reasons.add(reason)
+                self._logger.warning("the database is not available, trying again: %s", reason)
 
-    def ends(self) -> None:
+    def worked(self, link: Link) -> None:
         with self._lock:
-            if self._lasts:
-                self._logger.warning("the database is available again")
-            self._lasts = False
+            if link in self._failing:
+                self._failing.remove(link)
+                if not self._failing:
+                    self._reasons.clear()
+                    self._logger.warning("the database is available again")
 
 
 class Link:
@@ -104,20 +110,21 @@ class Link:
                 if is_open:
                     is_of_driver = isinstance(error, (psycopg.Error, OSError))
                     if not is_of_driver or is_final(error) or not (is_lost or sqlstate(error)):
+                        if not is_lost:
+                            self._outage.worked(self)
                         raise
                 elif self._cannot_connect(error):
                     raise
                 self.close()
                 failures += 1
                 # A connection can be lost although the server is well. Then the second try succeeds.
-                if failures == 2:
-                    self._outage.begins(error)
+                if failures > 1:
+                    self._outage.failed(self, error)
                 cap = min(self._longest_pause, _FIRST_PAUSE * 2 ** min(failures - 1, 10))
                 if self._gave_up.wait(random.uniform(0, cap)):
                     raise GaveUp from error
             else:
-                if failures > 1:
-                    self._outage.ends()
+                self._outage.worked(self)
                 return result
 
     def has_given_up(self) -> bool:

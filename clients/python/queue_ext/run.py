@@ -213,6 +213,10 @@ class Run:
                 connection.execute(self._wait_statement, [self._queues, self._settings.name])
         except QueryCanceled:  # by _interrupt, or by a statement timeout
             pass
+        except psycopg.OperationalError:
+            # The next claim connects again. Another wait would say too late that this has succeeded.
+            if not connection.closed:
+                raise
         finally:
             self._waiting = False
 

@@ -55,7 +55,7 @@ export interface Logger {
 }
 /** The same logger, but an error in it is ignored: it must not end the process. */
 export declare function guardLogger(logger: Logger): Logger;
-/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+/** Logs each reason of an outage once, and its end, however many connections it concerns and however often they try. */
 export declare class Outages {
     #private;
     private readonly logger;

@@ -173,20 +173,26 @@ export function guardLogger(logger) {
     };
     return { info: (message) => void log("info", message), warn: (message) => void log("warn", message) };
 }
-/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+/** Logs each reason of an outage once, and its end, however many connections it concerns and however often they try. */
 export class Outages {
     logger;
     #failing = new Set();
+    #reasons = new Set();
     constructor(logger) {
         this.logger = logger;
     }
     failed(what, reason) {
-        if (this.#failing.size === 0)
-            this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
         this.#failing.add(what);
+        // One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
+        if (this.#reasons.has(reason))
+            return;
+        this.#reasons.add(reason);
+        this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
     }
     worked(what) {
-        if (this.#failing.delete(what) && this.#failing.size === 0)
-            this.logger.info("queue_ext: working again");
+        if (!this.#failing.delete(what) || this.#failing.size > 0)
+            return;
+        this.#reasons.clear();
+        this.logger.info("queue_ext: working again");
     }
 }

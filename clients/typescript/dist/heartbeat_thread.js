@@ -73,13 +73,19 @@ function schedule() {
     for (const held of leases.values()) {
         next = Math.min(next, held.completing ? Infinity : held.ends, beating ? Infinity : held.due);
     }
+    if (isBroken())
+        next = 0;
     if (next < Infinity)
         timer = setTimeout(tick, Math.min(Math.max(0, next - now()) * 1000 + 1, LONGEST));
+}
+/** Whether all leases were lost in an outage. Then no heartbeat finds out that it is over. */
+function isBroken() {
+    return !beating && failures > 0 && leases.size === 0;
 }
 function tick() {
     const moment = now();
     lost([...leases.values()].filter((held) => !held.completing && held.ends <= moment));
-    if (!beating && [...leases.values()].some((held) => held.due <= moment)) {
+    if (isBroken() || (!beating && [...leases.values()].some((held) => held.due <= moment))) {
         beating = true;
         void beat().finally(() => {
             beating = false;
@@ -95,6 +101,8 @@ async function beat() {
     for (const held of active)
         pace = Math.min(pace, held.pace);
     try {
+        if (active.length === 0)
+            await connection.open();
         const together = active.filter((held) => held.refusals === 0);
         for (let start = 0; start < together.length; start += LARGEST_BATCH) {
             await extend(together.slice(start, start + LARGEST_BATCH), Math.max(1, pace));

@@ -198,17 +198,23 @@ export function guardLogger(logger: Logger): Logger {
   return { info: (message) => void log("info", message), warn: (message) => void log("warn", message) };
 }
 
-/** Logs an outage once, however many connections it concerns and however often they try to reconnect. */
+/** Logs each reason of an outage once, and its end, however many connections it concerns and however often they try. */
 export class Outages {
   readonly #failing = new Set<string>();
+  readonly #reasons = new Set<string>();
   constructor(private readonly logger: Logger) {}
 
   failed(what: string, reason: string): void {
-    if (this.#failing.size === 0) this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
     this.#failing.add(what);
+    // One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
+    if (this.#reasons.has(reason)) return;
+    this.#reasons.add(reason);
+    this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);
   }
 
   worked(what: string): void {
-    if (this.#failing.delete(what) && this.#failing.size === 0) this.logger.info("queue_ext: working again");
+    if (!this.#failing.delete(what) || this.#failing.size > 0) return;
+    this.#reasons.clear();
+    this.logger.info("queue_ext: working again");
   }
 }

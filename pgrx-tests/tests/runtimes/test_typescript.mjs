@@ -657,6 +657,17 @@ async function reported(results, refuse, isOpen = () => true, warnings = []) {
   return stored;
 }
 
+test("an outage that begins in another is logged with its reason", () => {
+  const lines = [];
+  const outages = new Outages({ info: (line) => lines.push(line), warn: (line) => lines.push(line) });
+  outages.failed("acknowledgement", "SQLSTATE 53100");
+  for (let i = 0; i < 2; i++) outages.failed("claim", "ENOENT");
+  outages.worked("acknowledgement");
+  for (let i = 0; i < 2; i++) outages.worked("claim");
+  outages.failed("claim", "ENOENT");
+  assert.deepEqual(lines.map((line) => line.split(" ").at(-1)), ["53100", "ENOENT", "again", "ENOENT"]);
+});
+
 test("reports that are too much for one statement are sent in smaller groups", async () => {
   const length = (values) => values.join("").length;
   const large = Array(20).fill("x".repeat(100_000));

@@ -89,7 +89,9 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
         reported.iter().for_each(|report| context.leases.remove(&report.lease));
         let is_refused = failure.is_of_the_values();
         let is_locked = failure.is("55P03");
-        if !is_refused && !is_locked {
+        if is_refused || is_locked {
+            link.works();
+        } else {
             tokio::time::sleep(link.failed(&failure)).await;
         }
         if batch.len() > 1 {

@@ -37,6 +37,11 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
                 () = tokio::time::sleep_until(last + every) => {}
                 () = context.leases.added.notified() => continue,
             },
+            // All leases were lost in an outage. No heartbeat finds out that it is over.
+            None if link.failures > 0 => match link.open().await {
+                Ok(_) => link.works(),
+                Err(failure) => tokio::time::sleep(link.failed(&failure)).await,
+            },
             None => {
                 context.leases.added.notified().await;
                 last = Instant::now();

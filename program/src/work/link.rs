@@ -1,6 +1,7 @@
 //! A connection that is opened again whenever it is lost, after an exponential pause with full jitter.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::future::pending;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,11 +19,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How long the cancellation of a statement may take.
 const CANCEL: Duration = Duration::from_secs(1);
 
-/// Counts the connections that do not work, so that an outage is logged once and not by each of them.
+/// Counts the connections that do not work, so that each reason of an outage is logged once, and its end.
 #[derive(Default)]
 pub struct Outage {
     broken: Cell<u32>,
     since: Cell<Option<Instant>>,
+    reasons: RefCell<HashSet<String>>,
 }
 
 pub struct Link {
@@ -96,6 +98,7 @@ impl Link {
         let outage = &self.context.outage;
         outage.broken.set(outage.broken.get() - 1);
         if outage.broken.get() == 0 {
+            outage.reasons.borrow_mut().clear();
             let seconds = outage.since.take().map_or(0.0, |since| since.elapsed().as_secs_f64());
             self.context
                 .log
@@ -110,10 +113,12 @@ impl Link {
             outage.broken.set(outage.broken.get() + 1);
             if outage.broken.get() == 1 {
                 outage.since.set(Some(Instant::now()));
-                self.context
-                    .log
-                    .warn("the server cannot be used; trying again", json!({"error": failure.logged()}));
             }
+        }
+        // One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
+        let reason = failure.logged();
+        if outage.reasons.borrow_mut().insert(reason.clone()) {
+            self.context.log.warn("the server cannot be used; trying again", json!({"error": reason}));
         }
         self.failures += 1;
         let ceiling = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(self.longest_pause);

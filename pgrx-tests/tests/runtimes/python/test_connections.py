@@ -1,5 +1,6 @@
 """The worker: how a worker gets its connections, and what happens if they fail."""
 
+import logging
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from psycopg.rows import dict_row
 
 from queue_ext import Retry, Worker
 from queue_ext import push
+from queue_ext.connection import Outage
 from queue_ext.run import Run as RunOfWorker
 
 from case import await_condition, Case, URL
@@ -43,6 +45,22 @@ class Connections(Case):
         self.assertEqual(seen[0][0], datetime(2024, 2, 29, 12, 30, 15, 123457, timezone.utc))
         created_at = self.db.execute("SELECT created_at FROM queue.all_tasks WHERE id = %s", [id]).fetchone()["created_at"]
         self.assertEqual(seen[0][1], created_at)
+
+    def test_an_outage_that_begins_in_another_is_logged_with_its_reason(self):
+        outage, claims, reports = Outage(logging.getLogger("queue_ext")), object(), object()
+        full, gone = psycopg.errors.DiskFull("disk full"), psycopg.OperationalError("No such file or directory")
+        with self.assertLogs("queue_ext", "WARNING") as logs:
+            outage.failed(reports, full)
+            outage.failed(claims, gone)
+            outage.failed(claims, gone)
+            outage.worked(reports)
+            outage.worked(claims)
+            outage.worked(claims)
+            outage.failed(claims, gone)
+        begin, end = "the database is not available, trying again: ", "the database is available again"
+        refused = begin + "DiskFull (SQLSTATE 53100)"
+        expected = [refused, begin + str(gone), end, begin + str(gone)]
+        self.assertEqual([record.getMessage() for record in logs.records], expected)
 
     def test_an_answer_that_cannot_be_read_is_no_outage(self):
         class Loader(psycopg.adapt.Loader):
