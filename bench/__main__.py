@@ -25,6 +25,7 @@ WORK = {
     "payload": throughput.payloads,
     "push": push.run,
     "clients": clients.run,
+    "pickup": clients.pickup,
     "waiting": waiting.run,
     "idle": idle.run,
     "horizon": horizon.run,

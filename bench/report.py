@@ -116,6 +116,20 @@ def clients(results):
         lines.append(f"| {name} | failed | | | |" if "rate" not in each else
                      f"| {name} | {number(each['rate'])} | {number(each['wal_bytes'])} | "
                      f"{number(each['commits'], 3)} | {number(each['dead_rows'], 2)} |")
+    return lines + pickup(results)
+
+
+def pickup(results):
+    found = ready(results, "pickup")
+    if not found:
+        return []
+    lines = ["", "### From push to handler", "",
+             "200 pushes a second, one at a time, to one worker process that is idle otherwise: from the moment at which the "
+             "commit of the push returned to the call of the handler.", "",
+             "| | p50, ms | p99, ms | longest, ms |", "| --- | --: | --: | --: |"]
+    for name, each in sorted(found.items(), key=lambda item: item[1].get("p50_ms", float("inf"))):
+        lines.append(f"| {name} | failed | | |" if "p50_ms" not in each else
+                     f"| {name} | {number(each['p50_ms'], 2)} | {number(each['p99_ms'], 2)} | {number(each['max_ms'], 1)} |")
     return lines
 
 

@@ -8,7 +8,8 @@
     batch.sql                  claims and completes :batch tasks (pgbench)
     push.sql                   pushes a task (pgbench)
     stream.sql                 claims and completes :batch tasks, and pushes as many (pgbench)
-    work.py or .mjs            its own client, with the settings that its documentation recommends
+    work.py or .mjs            its own client, with the settings that its documentation recommends; other clients of
+                               the same system have other names (work/clients.py)
 
 A file that is not there is work that the system cannot do.
 """
@@ -68,13 +69,6 @@ class System:
         # With larger payloads, one at a time.
         return self.script("one" if name == "payload" else name).exists() and (not self.only or name in self.only or name in ("fill", "left"))
 
-    @property
-    def client(self):
-        """The program that uses the system's own client, if it has one."""
-        if self.only:
-            return None
-        return next((path for path in map(self.file, ("work.py", "work.mjs")) if path.exists()), None)
-
     def install(self, cluster):
         """A new database with the system in it."""
         cluster.create_database(self.database)
@@ -96,23 +90,43 @@ class System:
         return cluster.query(self.database, self.script("left").read_text())
 
 
-def run_client(cluster, database, path, *arguments, timeout=300):
-    """Runs a program that uses a peer's package; returns the JSON in its last line of output."""
+def start_client(cluster, database, path, *arguments, pickup=False):
+    """Starts a program that uses a system's package."""
     environment = cluster.environment(database)
+    if pickup:
+        environment["BENCH_PICKUP"] = "1"
     if path.suffix == ".py":
         program = [sys.executable, path]
-        environment["PYTHONPATH"] = str(fetched() / "python")
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, [PEERS, fetched() / "python", "clients/python"]))
     else:
         # Node looks for packages from where the program is.
-        copy = fetched() / "node" / f"{path.parent.name}-{path.name}"
-        shutil.copyfile(path, copy)
-        program = ["node", copy]
-    done = subprocess.run([*map(str, program), *map(str, arguments)], env=environment, capture_output=True, text=True,
-                          timeout=timeout)
-    if done.returncode != 0:
-        raise RuntimeError(f"{path.parent.name}/{path.name}: {done.stderr.strip()[-600:]}")
-    lines = done.stdout.strip().splitlines()
+        program = ["node", fetched() / "node" / f"{path.parent.name}-{path.name}"]
+        shutil.copyfile(path, program[1])
+        shutil.copyfile(PEERS / "handled.mjs", fetched() / "node" / "handled.mjs")
+        own = fetched() / "node" / "node_modules" / "queue-ext"
+        shutil.copytree("clients/typescript/dist", own / "dist", dirs_exist_ok=True)
+        shutil.copyfile("clients/typescript/package.json", own / "package.json")
+    return subprocess.Popen([*map(str, program), *map(str, arguments)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def await_client(process, path, timeout=300):
+    """Waits until the program ends; returns the JSON in its last line of output."""
+    try:
+        said, complained = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        raise RuntimeError(f"{path.parent.name}/{path.name}: {complained.strip()[-600:]}")
+    lines = said.strip().splitlines()
     return json.loads(lines[-1]) if lines else {}
+
+
+def run_client(cluster, database, path, *arguments):
+    """Both."""
+    return await_client(start_client(cluster, database, path, *arguments), path)
 
 
 OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)

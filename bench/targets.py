@@ -115,7 +115,18 @@ def all_targets(results):
         Target("push", "SQL-only against an INSERT into a bare table",
                ratio(rate(push, "queue_ext_sql_only"), rate(push, "bare_insert")), 0.7),
     ]
-    return targets + waiting(results) + memory(results)
+    return targets + pickup(results) + waiting(results) + memory(results)
+
+
+def pickup(results):
+    """How long a task waits for its handler in each of our clients."""
+    targets = []
+    for name, found in (results.get("pickup") or {}).items():
+        if isinstance(found, dict) and found.get("system") == "queue_ext":
+            work = f"push committed to handler called, 200 a second; {name.partition(': ')[2]}"
+            targets.append(Target(work, "p50", found["p50_ms"], 3, False, "ms"))
+            targets.append(Target(work, "p99", found["p99_ms"], 10, False, "ms"))
+    return targets
 
 
 def waiting(results):

@@ -1,13 +1,12 @@
 """Runs jobs with awa's own client: work.py JOBS CONCURRENCY"""
 
 import asyncio
-import json
 import os
 import sys
-import time
 from dataclasses import dataclass
 
 import awa
+from handled import Handled
 
 jobs, concurrency = map(int, sys.argv[1:])
 
@@ -19,19 +18,17 @@ class Bench:
 
 async def main():
     client = awa.AsyncClient(os.environ["DATABASE_URL"], max_connections=concurrency + 5)
-    finished = asyncio.Event()
-    times = []
+    finished, handled = asyncio.Event(), Handled(jobs)
 
     @client.task(Bench, kind="bench", queue="bench")
     async def bench(job):
-        times.append(time.perf_counter())
-        if len(times) == jobs:
+        if handled.add():
             finished.set()
 
     await client.start([("bench", concurrency)], poll_interval_ms=50)
     await finished.wait()
     await client.shutdown()
-    print(json.dumps({"jobs": len(times), "seconds": times[-1] - times[0]}))
+    handled.print()
 
 
 asyncio.run(main())

@@ -3,12 +3,10 @@
 // The settings are those with which its documents reach the highest rate: a local queue of 500 jobs,
 // completions in batches.
 import { run, Logger } from "graphile-worker";
+import { Handled } from "./handled.mjs";
 
 const [jobs, concurrency] = process.argv.slice(2).map(Number);
-let done = 0;
-let first;
-let finish;
-const finished = new Promise((resolve) => { finish = resolve; });
+const handled = new Handled(jobs);
 const runner = await run({
   preset: {
     worker: {
@@ -21,16 +19,9 @@ const runner = await run({
       logger: new Logger(() => () => {}),
     },
   },
-  taskList: {
-    bench: async () => {
-      first ??= performance.now();
-      done += 1;
-      if (done === jobs) finish();
-    },
-  },
+  taskList: { bench: async (payload) => handled.add(() => payload) },
 });
-await finished;
-const seconds = (performance.now() - first) / 1000;
+await handled.all;
 await runner.stop();
-console.log(JSON.stringify({ jobs: done, seconds }));
+await handled.print();
 process.exit(0);

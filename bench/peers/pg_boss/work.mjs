@@ -3,6 +3,7 @@
 // A worker that finds a full batch fetches again at once (burstWhenBatchFull) instead of after its
 // polling interval, which is at least half a second. That needs batches; 100 are a batch here.
 import { PgBoss } from "pg-boss";
+import { Handled } from "./handled.mjs";
 
 const [jobs, concurrency] = process.argv.slice(2).map(Number);
 const boss = new PgBoss({
@@ -10,20 +11,13 @@ const boss = new PgBoss({
 });
 boss.on("error", (error) => console.error(error));
 await boss.start();
-let done = 0;
-let first;
-await new Promise((resolve) => {
-  boss.work(
-    "bench",
-    { batchSize: 100, localConcurrency: concurrency, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true },
-    async (batch) => {
-      first ??= performance.now();
-      done += batch.length;
-      if (done >= jobs) resolve();
-    },
-  );
-});
-const seconds = (performance.now() - first) / 1000;
+const handled = new Handled(jobs);
+boss.work(
+  "bench",
+  { batchSize: 100, localConcurrency: concurrency, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true },
+  async (batch) => { for (const job of batch) handled.add(() => job.data); },
+);
+await handled.all;
 await boss.stop({ graceful: true, timeout: 20000 });
-console.log(JSON.stringify({ jobs: done, seconds }));
+await handled.print();
 process.exit(0);

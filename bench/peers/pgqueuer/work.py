@@ -5,19 +5,18 @@ dequeue; one manager with one connection has a batch for every worker asked for.
 """
 
 import asyncio
-import json
 import logging
 import sys
-import time
 from datetime import timedelta
 
 import asyncpg
+from handled import Handled
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 
 jobs, concurrency = map(int, sys.argv[1:])
 logging.disable(logging.WARNING)
-times = []
+handled = Handled(jobs)
 
 
 async def main():
@@ -26,12 +25,11 @@ async def main():
 
     @queuer.entrypoint("bench")
     async def bench(job):
-        times.append(time.perf_counter())
-        if len(times) == jobs:
+        if handled.add():
             queuer.shutdown.set()
 
     await queuer.run(batch_size=max(concurrency, 10), dequeue_timeout=timedelta(seconds=1))
-    print(json.dumps({"jobs": len(times), "seconds": times[-1] - times[0]}))
+    handled.print()
 
 
 asyncio.run(main())
