@@ -152,11 +152,12 @@ def stream(results):
     if not found:
         return []
     lines = ["", "## A shallow queue under a constant stream", "",
-             "64 clients claim, complete and push 10 tasks at a time; 4,000 tasks are queued all the time.", "",
-             "| | tasks/s at first | at the end | after, s | ratio |", "| --- | --: | --: | --: | --: |"]
+             "64 clients claim, complete and push 10 tasks at a time; 4,000 tasks are queued all the time. PgQ has one consumer, which "
+             "takes all events that are there, while 64 clients push.", "",
+             "| | tasks/s | at first | at the end | after, s | ratio |", "| --- | --: | --: | --: | --: | --: |"]
     labels = {system.key: system.label for system in systems.ALL}
     for key, each in found.items():
-        lines.append(f"| {labels[key]} | {number(each['first'])} | {number(each['last'])} | "
+        lines.append(f"| {labels[key]} | {number(each['rate'])} | {number(each['first'])} | {number(each['last'])} | "
                      f"{number(each['interval'] * len(each['rates']))} | {each['ratio']:.3f} |")
     return lines
 

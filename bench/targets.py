@@ -98,6 +98,7 @@ def all_targets(results):
         Target("horizon pinned", "SKIP LOCKED's own rate before", dig(results, "horizon", "skip_locked", "ratio"), 0.1,
                at_least=False),
         Target("shallow queue, constant stream", "its own rate at first", dig(results, "stream", "queue_ext", "ratio"), 0.95),
+        Target("shallow queue, constant stream", "PgQ", ratio(rate(results.get("stream"), "queue_ext"), rate(results.get("stream"), "pgq")), 1.1),
         Target("claim p50 with very many queued", "with few", dig(results, "depth", "queued", "ratio"), 1.2,
                at_least=False),
         Target("claim p50 with very many scheduled", "with few", dig(results, "depth", "scheduled", "ratio"), 1.2,
