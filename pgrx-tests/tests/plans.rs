@@ -176,3 +176,36 @@ fn calls_for_many_tasks_do_not_compare_each_with_each() {
     assert!(worst.is_empty(), "read too much:\n{}", worst.join("\n"));
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.history"), 1500);
 }
+
+/// With statistics of an empty table, or of one with a single row, the planner expects one task in it.
+#[test]
+fn a_claim_reads_what_it_claims_and_returns_it_in_order() {
+    if !has_auto_explain() {
+        return;
+    }
+    for rows in [0, 1, 5] {
+        let cluster = Edition::SqlOnly.cluster("claim_plan", Worker::Off);
+        let mut client = cluster.connect();
+        run(&mut client, "ALTER SYSTEM SET autovacuum = off");
+        run(&mut client, "SELECT pg_reload_conf()");
+        Edition::SqlOnly.install(&cluster, "postgres");
+        run(&mut client, &format!("SELECT queue.push('default') FROM generate_series(1, {rows})"));
+        run(&mut client, "VACUUM ANALYZE");
+        let script = [
+            "SELECT count(*) FROM queue.claim(max_tasks => 10);
+             SELECT count(queue.push('default', run_at => now() - i * interval '1 second')) FROM generate_series(1, 4000) AS i;
+             CREATE TABLE claimed (id bigint, run_at timestamptz, place bigint);\n",
+            EXPLAIN,
+            "INSERT INTO claimed SELECT c.id, c.run_at, c.ordinality FROM queue.claim(max_tasks => 100) WITH ORDINALITY AS c;
+             SELECT count(*) FROM queue.claim(max_tasks => 1);
+             SELECT count(*) FROM queue.claim(max_tasks => 1000);\n",
+        ]
+        .concat();
+        let (plans, worst) = plans_of(&cluster, &script);
+        assert!(plans > 5, "{plans} plans only");
+        assert!(worst.is_empty(), "with statistics of {rows} rows, read too much:\n{}", worst.join("\n"));
+        let misplaced = "SELECT count(*) FROM (SELECT place - row_number() OVER (ORDER BY run_at, id) AS off FROM claimed) AS c WHERE off <> 0";
+        assert_eq!(number(&mut client, misplaced), 0, "with statistics of {rows} rows");
+        assert_eq!(number(&mut client, "SELECT count(*) FROM claimed"), 100);
+    }
+}

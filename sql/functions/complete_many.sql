@@ -2,8 +2,9 @@
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
---   How:      if all tasks are plain (complete.sql), one statement locks and moves them. Otherwise one statement locks all of
---             them first; then the plain ones are moved together, and the others one by one
+--   How:      if all tasks are plain (complete.sql), one statement locks and moves them, and if it has moved all of those
+--             given, that is all. Otherwise one statement locks all that are left first; then the plain ones are moved
+--             together, and the others one by one
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -19,6 +20,7 @@ DECLARE
     locked  bigint;
     done    bigint[];
     positions  bigint[];
+    plain   record;
     one     record;
     task    queue.tasks;
 BEGIN
@@ -28,17 +30,19 @@ BEGIN
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
     SELECT p.done, p.positions INTO done, positions
     FROM queue_internal.complete_plain(ids, tokens, results, allowed, true) AS p;
-    IF done IS NULL THEN
+    IF done IS NULL OR cardinality(done) < cardinality(ids) THEN
         PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
         WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id FOR UPDATE OF t;
         GET DIAGNOSTICS locked = ROW_COUNT;
         IF locked > 0 THEN
-            SELECT p.done, p.positions INTO done, positions
-            FROM queue_internal.complete_plain(ids, tokens, results, allowed, false) AS p;
+            SELECT * INTO plain FROM queue_internal.complete_plain(ids, tokens, results, allowed, false);
+            done := done || plain.done;
+            positions := positions || plain.positions;
+            locked := locked - coalesce(cardinality(plain.done), 0);
         END IF;
-        IF locked > coalesce(cardinality(done), 0) THEN
+        IF locked > 0 THEN
             FOR one IN
                 SELECT DISTINCT ON (g.id, g.token) g.*
                 FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
@@ -74,7 +78,8 @@ Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- Finishes the plain tasks among those given; or none of them, if "all_of_them" is true and some are not plain.
 --
 --   Why the planner settings and "ids" beside the joins: statistics from when no task ran let the planner expect one such
---   task. It would then compare each task that runs with each one given.
+--   task. It would then compare each task that runs with each one given. And only a merge join in the order of the ids
+--   locks the tasks in this order: the token is not joined by "=", so that it cannot be merged by the token.
 --   Why scalar subqueries: a join may read all queues, or all dependencies, to find a few.
 CREATE FUNCTION queue_internal.complete_plain(
     ids bigint[], tokens bigint[], results jsonb[], allowed text[], all_of_them boolean,
@@ -82,6 +87,8 @@ CREATE FUNCTION queue_internal.complete_plain(
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
 SET enable_nestloop = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -105,7 +112,7 @@ BEGIN
         WHERE t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
     ), ended AS (
         DELETE FROM queue.tasks AS t USING found AS f
-        WHERE t.id = f.id AND t.token = f.token AND t.id = ANY (ids) AND t.state = 'running'
+        WHERE t.id = f.id AND t.token IS NOT DISTINCT FROM f.token AND t.id = ANY (ids) AND t.state = 'running'
           AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
           AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
         RETURNING t.*, f.result, f.position, f.kept

@@ -69,6 +69,9 @@ BEGIN
     IF force THEN
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
         DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
+        PERFORM queue_internal.raise_kept(t.id, 'queue.tasks') FROM queue.tasks AS t WHERE t.queue = "drop".name LIMIT 1;
+        PERFORM queue_internal.raise_kept(d.id, 'queue.dead_letters') FROM queue.dead_letters AS d
+        WHERE d.queue = "drop".name LIMIT 1;
     END IF;
 END
 $$;

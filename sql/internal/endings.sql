@@ -45,6 +45,18 @@ COMMENT ON FUNCTION queue_internal.with_error IS
     'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
     'the last ten.';
 
+-- A trigger of the user can suppress that. Then the task must not end: it would run again.
+CREATE FUNCTION queue_internal.delete_task(task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task_id;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_kept(task_id, 'queue.tasks');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.delete_task IS 'Deletes a task that ends.';
+
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -60,7 +72,7 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    PERFORM queue_internal.delete_task(task.id);
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
@@ -143,7 +155,7 @@ COMMENT ON FUNCTION queue_internal.cancel_or_request IS
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.delete_task(task.id);
     PERFORM queue_internal.on_task_end(task, 'purged');
 END
 $$;
@@ -152,7 +164,7 @@ COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording 
 CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    PERFORM queue_internal.delete_task(task.id);
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,

@@ -195,6 +195,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
 
+CREATE FUNCTION queue_internal.raise_kept(id bigint, relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'a trigger has suppressed the deletion of task %', id
+        USING ERRCODE = 'triggered_action_exception', DETAIL = format('It is still in %s.', relation),
+              HINT = 'Have the trigger return OLD, or drop it.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user has kept a task that is to be deleted.';
+
 CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

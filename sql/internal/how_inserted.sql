@@ -17,7 +17,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
 BEGIN
-    IF path OPERATOR(pg_catalog.=) 'pg_catalog, queue_internal, pg_temp' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
+    IF path OPERATOR(pg_catalog.=) 'pg_catalog, queue_internal, queue_internal, pg_temp' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
        AND pg_catalog.has_table_privilege('queue.tasks', 'TRUNCATE') THEN
         RETURN 'push';
     ELSIF path OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('check_function_bodies') OPERATOR(pg_catalog.=) 'off'

@@ -3,11 +3,10 @@
 --   Adds a task without options to a queue without policies for pushes, and returns its id; null if a trigger of the user
 --   suppresses it. If the queue has policies, returns 0. So the trigger tasks_inserted has nothing to check, which would
 --   cost as much as the INSERT.
---   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The second schema adds no names that
---   are used here.
+--   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). Nobody else names a schema twice.
 
 CREATE FUNCTION queue_internal.push_plain(queue text, payload jsonb, priority integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, queue_internal, pg_temp AS $$
 DECLARE
     new_id bigint;
     plain  boolean;
@@ -27,9 +26,11 @@ BEGIN
                                      t.headers, t.lease_until, t.claimed_at, t.cancel_requested_at, t.errors) = 0
     INTO new_id, plain;
     IF NOT plain THEN
-        -- A trigger of the user has changed it.
+        -- A trigger of the user has changed it, and another one may have deleted it.
         SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = new_id;
-        PERFORM queue_internal.check_inserted(task, false);
+        IF FOUND THEN
+            PERFORM queue_internal.check_inserted(task, false);
+        END IF;
     END IF;
     RETURN new_id;
 END

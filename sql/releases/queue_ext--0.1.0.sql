@@ -862,6 +862,16 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_lease_lost IS 'Raises QX001, or QX003 if there is no such task.';
 
+CREATE FUNCTION queue_internal.raise_kept(id bigint, relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'a trigger has suppressed the deletion of task %', id
+        USING ERRCODE = 'triggered_action_exception', DETAIL = format('It is still in %s.', relation),
+              HINT = 'Have the trigger return OLD, or drop it.';
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user has kept a task that is to be deleted.';
+
 CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1289,7 +1299,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     path CONSTANT pg_catalog.text := pg_catalog.current_setting('search_path');
 BEGIN
-    IF path OPERATOR(pg_catalog.=) 'pg_catalog, queue_internal, pg_temp' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
+    IF path OPERATOR(pg_catalog.=) 'pg_catalog, queue_internal, queue_internal, pg_temp' AND pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.=) 0
        AND pg_catalog.has_table_privilege('queue.tasks', 'TRUNCATE') THEN
         RETURN 'push';
     ELSIF path OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('check_function_bodies') OPERATOR(pg_catalog.=) 'off'
@@ -3036,7 +3046,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
 
 -- After a claim that began then, from this scan start. Also past the dead entries of events, unless there is an event by
--- now.
+-- now. What the claim has passed is read again: it cannot say which of its tasks was the first.
 CREATE FUNCTION queue_internal.move_scan_start(
     queue text, scan_start queue_internal.scan_start, begun timestamptz) RETURNS void
 LANGUAGE plpgsql
@@ -3056,7 +3066,7 @@ BEGIN
     END IF;
     SELECT t.priority, t.run_at INTO scan_start.level, scan_start.head FROM queue.tasks AS t
     WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = move_scan_start.queue AND t.admission < 2
-      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'queued'
+      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'running' AND t.claimed_at = begun
     ORDER BY t.priority, t.run_at LIMIT 1;
     IF FOUND THEN
         scan_start.until := coalesce(scan_start.until, clock_timestamp() + 20 * (clock_timestamp() - begun));
@@ -3065,7 +3075,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.move_scan_start IS
-    'Sets the scan start of this session for a queue to the first task that is queued.';
+    'Sets the scan start of this session for a queue to the first task that a claim has claimed.';
 
 -- For callers that scan the events of all queues, few of which have a scan start.
 CREATE FUNCTION queue_internal.has_scan_starts() RETURNS boolean
@@ -4588,6 +4598,18 @@ COMMENT ON FUNCTION queue_internal.with_error IS
     'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
     'the last ten.';
 
+-- A trigger of the user can suppress that. Then the task must not end: it would run again.
+CREATE FUNCTION queue_internal.delete_task(task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM queue.tasks AS t WHERE t.id = task_id;
+    IF NOT FOUND THEN
+        PERFORM queue_internal.raise_kept(task_id, 'queue.tasks');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.delete_task IS 'Deletes a task that ends.';
+
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -4603,7 +4625,7 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    PERFORM queue_internal.delete_task(task.id);
     INSERT INTO queue.history (
         id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
@@ -4686,7 +4708,7 @@ COMMENT ON FUNCTION queue_internal.cancel_or_request IS
 CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    PERFORM queue_internal.delete_task(task.id);
     PERFORM queue_internal.on_task_end(task, 'purged');
 END
 $$;
@@ -4695,7 +4717,7 @@ COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording 
 CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    WITH ended AS (DELETE FROM queue.tasks AS t WHERE t.id = task.id)
+    PERFORM queue_internal.delete_task(task.id);
     INSERT INTO queue.dead_letters (
         id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
         created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
@@ -5503,11 +5525,10 @@ COMMENT ON FUNCTION queue_internal.count_depth IS
 --   Adds a task without options to a queue without policies for pushes, and returns its id; null if a trigger of the user
 --   suppresses it. If the queue has policies, returns 0. So the trigger tasks_inserted has nothing to check, which would
 --   cost as much as the INSERT.
---   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). The second schema adds no names that
---   are used here.
+--   Why this search_path: the trigger recognizes the INSERT by it (how_inserted.sql). Nobody else names a schema twice.
 
 CREATE FUNCTION queue_internal.push_plain(queue text, payload jsonb, priority integer) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, queue_internal, queue_internal, pg_temp AS $$
 DECLARE
     new_id bigint;
     plain  boolean;
@@ -5527,9 +5548,11 @@ BEGIN
                                      t.headers, t.lease_until, t.claimed_at, t.cancel_requested_at, t.errors) = 0
     INTO new_id, plain;
     IF NOT plain THEN
-        -- A trigger of the user has changed it.
+        -- A trigger of the user has changed it, and another one may have deleted it.
         SELECT t.* INTO task FROM queue.tasks AS t WHERE t.id = new_id;
-        PERFORM queue_internal.check_inserted(task, false);
+        IF FOUND THEN
+            PERFORM queue_internal.check_inserted(task, false);
+        END IF;
     END IF;
     RETURN new_id;
 END
@@ -9178,6 +9201,7 @@ COMMENT ON FUNCTION queue_internal.publish_key IS
 --             claims none if an expired task, a task with a group, or one with a lease, a timeout or a start deadline of
 --             its own is among them. What it leaves out claim_from claims, only slower.
 --   Why the planner settings: as in claim_from
+--   Why an array of ids: a join whose plan was made when there was one task would compare each task with each one claimed
 --   Why one statement: to start another costs more than what it would do
 
 CREATE FUNCTION queue.claim(
@@ -9240,14 +9264,16 @@ BEGIN
                   AND t.run_at >= (SELECT s.head FROM source AS s) AND t.run_at <= begun
                   AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= begun)
                 ORDER BY t.run_at, t.id LIMIT claim.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+            ), claimed AS (
+                UPDATE queue.tasks AS t
+                SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
+                    lease_until = s.lease_until, worker = claim.worker, claimed_at = begun, updated_at = begun
+                FROM source AS s
+                WHERE t.id = ANY (ARRAY(SELECT d.id FROM due AS d)) AND (SELECT bool_and(a.plain) FROM due AS a)
+                RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
+                          t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
             )
-            UPDATE queue.tasks AS t
-            SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
-                lease_until = s.lease_until, worker = claim.worker, claimed_at = begun, updated_at = begun
-            FROM source AS s, due AS d
-            WHERE t.id = d.id AND (SELECT bool_and(a.plain) FROM due AS a)
-            RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
-                      t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind;
+            SELECT c.* FROM claimed AS c ORDER BY c.run_at, c.id;
         GET DIAGNOSTICS found = ROW_COUNT;
         -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an
         -- entry in two indexes. If it has claimed none, claim_from moves the scan start.
@@ -9290,6 +9316,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source  queue.queues;
     sources queue.queues[] := '{}';
+    names   text[] := '{}';
     name    text;
     found   bigint;
 BEGIN
@@ -9301,6 +9328,9 @@ BEGIN
     lease := queue_internal.checked_lease(lease, NULL);
     FOREACH name IN ARRAY queues LOOP
         PERFORM queue_internal.check_name('queues', name);
+        -- What a call claims does not expire before it has returned.
+        CONTINUE WHEN name = ANY (names);
+        names := names || name;
         sources := sources || queue_internal.open_queue(name, 'worker');
     END LOOP;
     FOREACH source IN ARRAY sources LOOP
@@ -9317,7 +9347,7 @@ COMMENT ON FUNCTION queue.claim(interval, text[], integer, text) IS
 one does not have. Needs the worker''s right on each of the queues.
 
 - lease: as above.
-- queues: names of the queues, at least one. Paused queues are skipped.
+- queues: names of the queues, at least one. Paused queues are skipped, and a name counts once.
 - max_tasks: largest number of tasks to claim from all queues together, 1 to 100000. Default 1.
 - worker: name of the worker, 1 to 128 bytes. Null means none.
 
@@ -9410,8 +9440,9 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
 --             cannot deadlock; deletes), queue.history (inserts)
---   How:      if all tasks are plain (complete.sql), one statement locks and moves them. Otherwise one statement locks all of
---             them first; then the plain ones are moved together, and the others one by one
+--   How:      if all tasks are plain (complete.sql), one statement locks and moves them, and if it has moved all of those
+--             given, that is all. Otherwise one statement locks all that are left first; then the plain ones are moved
+--             together, and the others one by one
 
 CREATE FUNCTION queue.complete_many(ids bigint[], tokens bigint[], results jsonb[] DEFAULT NULL)
 RETURNS SETOF bigint
@@ -9427,6 +9458,7 @@ DECLARE
     locked  bigint;
     done    bigint[];
     positions  bigint[];
+    plain   record;
     one     record;
     task    queue.tasks;
 BEGIN
@@ -9436,17 +9468,19 @@ BEGIN
     PERFORM queue_internal.check_same_length('results', results, cardinality(ids));
     SELECT p.done, p.positions INTO done, positions
     FROM queue_internal.complete_plain(ids, tokens, results, allowed, true) AS p;
-    IF done IS NULL THEN
+    IF done IS NULL OR cardinality(done) < cardinality(ids) THEN
         PERFORM FROM ROWS FROM (unnest(ids), unnest(tokens)) AS g (id, token)
         JOIN queue.tasks AS t ON t.id = g.id AND t.token = g.token AND t.state = 'running'
         WHERE t.id = ANY (ids) AND (allowed IS NULL OR t.queue = ANY (allowed))
         ORDER BY t.id FOR UPDATE OF t;
         GET DIAGNOSTICS locked = ROW_COUNT;
         IF locked > 0 THEN
-            SELECT p.done, p.positions INTO done, positions
-            FROM queue_internal.complete_plain(ids, tokens, results, allowed, false) AS p;
+            SELECT * INTO plain FROM queue_internal.complete_plain(ids, tokens, results, allowed, false);
+            done := done || plain.done;
+            positions := positions || plain.positions;
+            locked := locked - coalesce(cardinality(plain.done), 0);
         END IF;
-        IF locked > coalesce(cardinality(done), 0) THEN
+        IF locked > 0 THEN
             FOR one IN
                 SELECT DISTINCT ON (g.id, g.token) g.*
                 FROM ROWS FROM (unnest(ids), unnest(tokens), unnest(results))
@@ -9482,7 +9516,8 @@ Errors: 22004, 22023 or 54000: an argument is null, invalid or too large.';
 -- Finishes the plain tasks among those given; or none of them, if "all_of_them" is true and some are not plain.
 --
 --   Why the planner settings and "ids" beside the joins: statistics from when no task ran let the planner expect one such
---   task. It would then compare each task that runs with each one given.
+--   task. It would then compare each task that runs with each one given. And only a merge join in the order of the ids
+--   locks the tasks in this order: the token is not joined by "=", so that it cannot be merged by the token.
 --   Why scalar subqueries: a join may read all queues, or all dependencies, to find a few.
 CREATE FUNCTION queue_internal.complete_plain(
     ids bigint[], tokens bigint[], results jsonb[], allowed text[], all_of_them boolean,
@@ -9490,6 +9525,8 @@ CREATE FUNCTION queue_internal.complete_plain(
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
 SET enable_nestloop = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -9513,7 +9550,7 @@ BEGIN
         WHERE t.id = ANY (ids) AND t.state = 'running' AND (allowed IS NULL OR t.queue = ANY (allowed))
     ), ended AS (
         DELETE FROM queue.tasks AS t USING found AS f
-        WHERE t.id = f.id AND t.token = f.token AND t.id = ANY (ids) AND t.state = 'running'
+        WHERE t.id = f.id AND t.token IS NOT DISTINCT FROM f.token AND t.id = ANY (ids) AND t.state = 'running'
           AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
           AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
         RETURNING t.*, f.result, f.position, f.kept
@@ -11067,6 +11104,9 @@ BEGIN
     IF force THEN
         DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
         DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
+        PERFORM queue_internal.raise_kept(t.id, 'queue.tasks') FROM queue.tasks AS t WHERE t.queue = "drop".name LIMIT 1;
+        PERFORM queue_internal.raise_kept(d.id, 'queue.dead_letters') FROM queue.dead_letters AS d
+        WHERE d.queue = "drop".name LIMIT 1;
     END IF;
 END
 $$;

@@ -32,6 +32,10 @@ SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a'], 2);
 SELECT payload FROM queue.claim(lease => NULL, queues => ARRAY['b', 'a']);
 SELECT payload FROM queue.claim('1 minute', ARRAY['b', 'a']);
 
+-- A queue that is named twice counts once: what a call claims does not expire before it has returned.
+SELECT queue.push('a', '"a3"'), queue.push('a', '"a4"', priority => 1);
+SELECT payload FROM queue.claim('1 microsecond', ARRAY['a', 'b', 'a'], 3);
+
 -- A task whose lease has expired is claimed again with a larger token, without the background worker.
 SELECT queue.create('expiring', '{"max_attempts": 2}');
 SELECT queue.push('expiring', '"slow"') AS id \gset

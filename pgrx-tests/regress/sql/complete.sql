@@ -107,3 +107,20 @@ SELECT payload FROM queue.complete_many_and_claim('{}', '{}', queue => 'pool');
 SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM queue.tasks WHERE queue = 'pool' AND state = 'running' \gset
 SELECT left(pg_temp.refused(format('SELECT queue.complete_many_and_claim(%L, %L, queue => %L)', :'ids', :'tokens', 'nowhere')), 5) AS refused;
 SELECT count(*) FROM queue.tasks WHERE queue = 'pool' AND state = 'running';
+
+-- A trigger of the user that keeps a task prevents its end, also among others. Nothing is written.
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN CASE WHEN OLD.payload = ''"keep"'' THEN NULL ELSE OLD END; END';
+CREATE TRIGGER keep BEFORE DELETE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION keep();
+SELECT queue.create('keeping');
+SELECT queue.push('keeping', '"keep"') AS id, queue.push('keeping', '"keep"', key => 'k') AS keyed, queue.push('keeping', '"no"') AS other \gset
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM queue.claim('1 minute', 'keeping', 3) \gset
+SELECT pg_temp.refused(format('SELECT queue.complete(id, token) FROM queue.tasks WHERE id = %s', :id));
+SELECT pg_temp.refused(format('SELECT queue.complete(id, token) FROM queue.tasks WHERE id = %s', :keyed));
+SELECT pg_temp.refused(format('SELECT queue.complete_many(%L, %L)', :'ids', :'tokens'));
+SELECT pg_temp.refused(format('SELECT queue.complete_many((%L::bigint[])[1:1], %L)', :'ids', (:'tokens'::bigint[])[1:1]));
+SELECT pg_temp.refused(format('SELECT queue.cancel(%s)', :id));
+SELECT pg_temp.refused(format('SELECT queue.fail(id, token, %L, permanent => true) FROM queue.tasks WHERE id = %s', 'x', :id));
+SELECT pg_temp.refused($$SELECT queue.purge('keeping')$$);
+SELECT pg_temp.refused($$SELECT queue.drop('keeping', force => true)$$);
+SELECT payload, state FROM queue.all_tasks WHERE queue = 'keeping' ORDER BY id;
+DROP FUNCTION keep CASCADE;

@@ -118,6 +118,23 @@ FROM unnest('{"[\"queue\"]","[\"run_at\"]","[\"lease\"]"}'::text[]) AS p (payloa
 SELECT queue.push('suppressing', '["group"]') IS NOT NULL AS pushed;
 SELECT count(*) FROM queue_internal.events WHERE queue = 'suppressing' AND group_key = 'g';
 DROP FUNCTION change CASCADE;
+-- One trigger of a user changes the task, and another one deletes it.
+CREATE FUNCTION drop_again() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN DELETE FROM queue.tasks WHERE id = NEW.id; RETURN NULL; END';
+CREATE FUNCTION add_kind() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.kind := ''changed''; RETURN NEW; END';
+CREATE TRIGGER drop_again AFTER INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION drop_again();
+CREATE TRIGGER add_kind BEFORE INSERT ON queue.tasks FOR EACH ROW EXECUTE FUNCTION add_kind();
+SELECT queue.push('suppressing', '"gone"') IS NOT NULL AS pushed, queue.push('suppressing', '"gone"', headers => '{}') IS NOT NULL AS pushed;
+SELECT count(*) FROM queue.all_tasks WHERE payload = '"gone"';
+DROP FUNCTION drop_again CASCADE;
+DROP FUNCTION add_kind CASCADE;
+
 DROP FUNCTION suppress CASCADE;
 DROP SEQUENCE suppressed;
 SELECT queue.drop('suppressing', force => true);
+
+-- An owner who looks into the internal schema is checked like others.
+SET search_path = pg_catalog, queue_internal, pg_temp;
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, payload) VALUES ('nowhere', '1')$$);
+SELECT pg_temp.refused($$INSERT INTO queue.tasks (queue, payload, weight) VALUES ('default', '1', -5)$$);
+RESET search_path;

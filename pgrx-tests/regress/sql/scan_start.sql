@@ -81,4 +81,18 @@ SELECT count(*) FROM queue.claim('1 hour', 'running', 1200);
 SELECT current_setting('queue_scan_start.q' || md5('running'), true) <> '' AS set;
 SELECT count(*) FROM queue.claim('1 hour', 'running');
 SELECT current_setting('queue_scan_start.q' || md5('running'), true) <> '' AS set;
+-- Also if no other task is queued.
+SELECT queue.create('shallow');
+SELECT count(*) FROM queue.push_many('shallow', array_fill('1'::jsonb, '{1201}'));
+SELECT count(*) FROM queue.claim('1 hour', 'shallow', 1200);
+SELECT count(*) FROM queue.claim('1 hour', 'shallow');
+SELECT current_setting('queue_scan_start.q' || md5('shallow'), true) <> '' AS set;
+-- It is the place of the task that was claimed, and not of the next one, which may be less urgent or not due.
+SELECT queue.create('levels');
+SELECT count(*) FROM queue.push_many('levels', array_fill('1'::jsonb, '{1201}'));
+SELECT queue.push('levels', '"less urgent"', 5), queue.push('levels', '"not due"', delay => '1 hour');
+SELECT count(*) FROM queue.claim('1 hour', 'levels', 1200);
+SELECT count(*) FROM queue.claim('1 hour', 'levels');
+SELECT queue.push('levels', '"urgent"');
+SELECT payload FROM queue.claim('1 hour', 'levels', 2);
 RESET queue.fast_path;
