@@ -34,7 +34,7 @@ COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled tas
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
     'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
-COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history also keeps their payloads.';
+COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history keeps the payloads of these tasks.';
 COMMENT ON COLUMN queue.queues.durable_leases IS
     'Whether leases of the queue have to survive a crash: on, off or auto; null for what the setting says.';
 COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';

@@ -16,7 +16,7 @@ const ACTIONS = {
   reprioritise_where: { label: "Reprioritise", done: "given the priority", states: LIVE, priority: true, text: "The smallest priority is claimed first. A running task gets it when it returns to its queue." },
   move_where: { label: "Move", done: "moved", states: ["queued", "scheduled", "waiting"], queue: "To the queue", needed: true, text: "They keep their ids, priorities, times and keys. A task whose key is taken there stays where it is." },
   cancel_where: { label: "Cancel", done: "cancelled or asked to stop", states: LIVE, danger: true, text: "The workers of running tasks are asked to stop, and may still complete them. A cancelled task cannot be restored." },
-  purge_where: { label: "Purge", done: "deleted", states: ["queued", "scheduled", "waiting", "failed"], danger: true, text: "They are deleted, without a trace in the history." },
+  purge_where: { label: "Purge", done: "deleted", states: ["queued", "scheduled", "waiting", "failed"], danger: true, text: "They are deleted, and do not appear in the history." },
 };
 const ENDED = ["completed", "cancelled"];
 

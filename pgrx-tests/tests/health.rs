@@ -199,7 +199,7 @@ fn a_schedule_that_is_late_is_reported() {
     is_ok(&mut client, "schedules");
     run(&mut client, "SELECT queue.schedule('report', '@yearly', 'default')");
     run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '90 seconds'");
-    let late = ["warning", "queue \"default\": 1 schedules are due", "CALL queue.maintain()"];
+    let late = ["warning", "queue \"default\": schedules that are due: 1,", "CALL queue.maintain()"];
     complains(&mut client, "schedules", late[0], late[1], late[2]);
     assert!(is_ok_now(&mut client, "schedules", false), "the next queue.maintain() may be in time");
     run(&mut client, "UPDATE queue.schedules SET next_run_at = now() - interval '121 seconds'");
@@ -211,7 +211,7 @@ fn a_schedule_that_is_late_is_reported() {
         &mut client,
         "schedules",
         "warning",
-        "1 schedules could not push their last task",
+        "schedules that could not push their last task: 1",
         "last_error",
     );
     run(&mut client, "UPDATE queue.schedules SET last_error = NULL, last_error_at = NULL");

@@ -66,8 +66,8 @@ Options:
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
-- keep_payloads: whether the history also keeps their payloads. Without them, the end of a task with a large payload writes
-  about half as much, and queue.run_again refuses it. Default true.
+- keep_payloads: whether the history keeps the payloads of these tasks. If false, the end of a task does not write its
+  payload again, and queue.run_again() refuses the task. Dead letters keep their payloads. Default true.
 - durable_leases: on, off or auto: whether the commit of a claim waits for the disk, so that its lease survives a crash.
   Default null: what the setting "queue.durable_leases" of the session says.
 

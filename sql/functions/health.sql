@@ -99,7 +99,7 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'SELECT queue.reap() requeues it. If there is a background worker, the server log says why it was not requeued.'
+           'SELECT queue.reap() requeues it. If there is a background worker, the server log has the reason.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
@@ -135,15 +135,15 @@ BEGIN
     SELECT 'schedules', 'warning', p.detail, p.hint
     FROM (
         SELECT f.queue,
-               format('queue %s: %s schedules could not push their last task, the first since %s',
+               format('queue %s: schedules that could not push their last task: %s, the first since %s',
                       to_json(f.queue), f.schedules, f.since) AS detail,
                format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM '
                       'queue.schedules WHERE queue = %L AND last_error IS NOT NULL.', f.queue) AS hint
         FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour'
         UNION ALL
         SELECT d.queue,
-               format('queue %s: %s schedules are due, the first since %s', to_json(d.queue), d.schedules, d.since),
-               'CALL queue.maintain() runs them. If there is a background worker, the server log says why they did not run.'
+               format('queue %s: schedules that are due: %s, the first since %s', to_json(d.queue), d.schedules, d.since),
+               'CALL queue.maintain() runs them. If there is a background worker, the server log has the reason.'
         FROM queue.due_schedules AS d WHERE d.since < moment - overdue_for
     ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN

@@ -18,7 +18,8 @@ BEGIN
     END IF;
     IF ended.payload IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'operator', 'has ended without its payload', 'Queues with keep_payloads off do not keep the payloads of finished tasks.');
+            id, 'operator', 'cannot be run again, because its payload was not kept',
+            'Push a new task with the payload. With the option keep_payloads, the queue keeps those of tasks that end later.');
     END IF;
     SELECT d.backoff, d.key_ttl INTO own FROM queue.dead_letters AS d WHERE d.id = run_again.id;
     RETURN queue.push(

@@ -200,17 +200,17 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'a trigger has suppressed the deletion of task %', id
         USING ERRCODE = 'triggered_action_exception', DETAIL = format('It is still in %s.', relation),
-              HINT = 'Have the trigger return OLD, or drop it.';
+              HINT = 'Change the trigger so that it returns OLD, or drop the trigger.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user has kept a task that is to be deleted.';
+COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user prevented the deletion of a task.';
 
 CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION '% at isolation level READ COMMITTED', what
-            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Do it in a transaction of its own.';
+            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Run it in a transaction that begins with BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 END
 $$;
