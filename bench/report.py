@@ -41,7 +41,7 @@ def introduction(about):
     return (f"queue_ext and other queues in turn on one server: {machine['cores']} cores ({machine['processor']}), "
             f"{machine['memory_gb']} GB, {machine['system']} {machine['kernel']}, "
             f"PostgreSQL {about['versions']['PostgreSQL']} with its default durability, {about['date']}.{scale} "
-            "Machines differ: trust the ratios. How everything is measured, and how to repeat it: "
+            "Machines differ, and runs of the same load in different tables differ by up to a fifth: compare rows within one table. How everything is measured, and how to repeat it: "
             "[bench](../../bench/README.md).")
 
 
@@ -78,8 +78,11 @@ def throughput(results):
     if not found:
         return []
     lines = ["", "## One at a time", "",
-             "Claimed, committed, completed, committed, with the systems' own statements in pgbench. p50 and p99 are of "
-             "both together. A dead row is a row version that an update or a delete left behind."]
+             "Each worker claims a task, commits, completes it, and commits, with the systems' own statements in pgbench. p50 and p99 "
+             "are of both together. A dead row is a row version that an update or a delete left behind. Floor: two updates of "
+             "a row by its key, each with its own commit; a claim that does not wait for the disk can be faster. Ceiling: a read "
+             "and such an update. Durable leases: claims wait for the disk. Right on one queue: the role of the workers has a "
+             "right for that queue alone."]
     for workers, work in found["one"].items():
         lines += ["", f"### {workers} workers", "", *costs(work)]
     for workers, work in found["next"].items():
@@ -109,8 +112,8 @@ def clients(results):
     if not found:
         return []
     lines = ["", "## Through their own clients", "",
-             "Empty jobs that were there before, from the first to the last, with one worker process. What limits some "
-             "of them is the client and not the database.", "",
+             "One worker process handles a backlog of jobs that do nothing: from the first call of a handler until the last job "
+             "is finished in the database. What limits some of them is the client and not the database.", "",
              "| | jobs a second | WAL bytes a job | commits a job | dead rows a job |", "| --- | --: | --: | --: | --: |"]
     for name, each in sorted(found.items(), key=lambda item: -(item[1].get("rate") or 0)):
         lines.append(f"| {name} | failed | | | |" if "rate" not in each else
@@ -125,7 +128,7 @@ def pickup(results):
         return []
     lines = ["", "### From push to handler", "",
              "200 pushes a second, one at a time, to one worker process that is idle otherwise: from the moment at which the "
-             "commit of the push returned to the call of the handler.", "",
+             "commit of the push returned to the call of the handler. The clients have the settings of the table above.", "",
              "| | p50, ms | p99, ms | longest, ms |", "| --- | --: | --: | --: |"]
     for name, each in sorted(found.items(), key=lambda item: item[1].get("p50_ms", float("inf"))):
         lines.append(f"| {name} | failed | | |" if "p50_ms" not in each else

@@ -19,6 +19,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,27 +108,37 @@ def start_client(cluster, database, path, *arguments, pickup=False):
         own = fetched() / "node" / "node_modules" / "queue-ext"
         shutil.copytree("clients/typescript/dist", own / "dist", dirs_exist_ok=True)
         shutil.copyfile("clients/typescript/package.json", own / "package.json")
-    return subprocess.Popen([*map(str, program), *map(str, arguments)], env=environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    complaints = tempfile.TemporaryFile("w+")
+    process = subprocess.Popen([*map(str, program), *map(str, arguments)], env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=complaints)
+    process.complaints = complaints
+    return process
 
 
-def await_client(process, path, timeout=300):
-    """Waits until the program ends; returns the JSON in its last line of output."""
+def await_client(process, path, timeout=300, handled=lambda: None):
+    """Waits until the program ends; returns the JSON in its last line of output. Calls "handled" when all jobs have been handed to
+    handlers."""
+    limit = threading.Timer(timeout, process.kill)
+    limit.start()
+    last = ""
     try:
-        said, complained = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+        for line in process.stdout:
+            if line.strip() == "handled":
+                handled()
+            last = line.strip() or last
+        process.wait()
+    finally:
+        limit.cancel()
         process.kill()
-        process.communicate()
-        raise
+    process.complaints.seek(0)
     if process.returncode != 0:
-        raise RuntimeError(f"{path.parent.name}/{path.name}: {complained.strip()[-600:]}")
-    lines = said.strip().splitlines()
-    return json.loads(lines[-1]) if lines else {}
+        raise RuntimeError(f"{path.parent.name}/{path.name}: {process.complaints.read().strip()[-600:]}")
+    return json.loads(last) if last else {}
 
 
-def run_client(cluster, database, path, *arguments):
+def run_client(cluster, database, path, *arguments, handled=lambda: None):
     """Both."""
-    return await_client(start_client(cluster, database, path, *arguments), path)
+    return await_client(start_client(cluster, database, path, *arguments), path, handled=handled)
 
 
 OURSELVES = System("queue_ext", "queue_ext", keeps=True, peer=False)

@@ -1,10 +1,12 @@
-"""What every client in Python prints: how many jobs it has handled, in how many seconds, and when each was handed to it.
+"""What every client in Python prints: a line when all jobs have been handed to handlers, and at its end, by the monotonic clock,
+when the first one was.
 
-With BENCH_PICKUP, each payload is {"n": number}, and the line has [number, monotonic time] for each.
+With BENCH_PICKUP, each payload is {"n": number}, and the last line has [number, time] for each.
 """
 
 import json
 import os
+import threading
 import time
 
 PICKUP = "BENCH_PICKUP" in os.environ
@@ -13,18 +15,19 @@ PICKUP = "BENCH_PICKUP" in os.environ
 class Handled:
     def __init__(self, jobs):
         self._jobs = jobs
-        self.times, self._numbers = [], []
+        self._at = []
+        self._lock = threading.Lock()
 
     def add(self, number=None):
         """One more job was handed to its handler. Returns whether that is all of them."""
-        self.times.append(time.monotonic())
-        if PICKUP:
-            self._numbers.append(number)
-        return len(self.times) == self._jobs
+        with self._lock:
+            self._at.append((number, time.monotonic()))
+            is_last = len(self._at) == self._jobs
+        if is_last:
+            print("handled", flush=True)
+        return is_last
 
-    def print(self, end=None):
-        assert len(self.times) == self._jobs, f"{len(self.times)} of {self._jobs} jobs"
-        found = {"jobs": len(self.times), "seconds": (end or max(self.times)) - min(self.times)}
-        if PICKUP:
-            found["at"] = list(zip(self._numbers, self.times))
-        print(json.dumps(found))
+    def print(self):
+        assert len(self._at) == self._jobs, f"{len(self._at)} of {self._jobs} jobs"
+        found = {"first": self._at[0][1]}
+        print(json.dumps({**found, "at": self._at} if PICKUP else found))

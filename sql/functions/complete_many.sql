@@ -90,6 +90,8 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_nestloop = off
+SET enable_mergejoin = on
+SET enable_sort = on
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$

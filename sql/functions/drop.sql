@@ -7,6 +7,8 @@
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept bigint[];
 BEGIN
     PERFORM queue_internal.check_queue(name);
     IF force IS NULL THEN
@@ -67,11 +69,19 @@ BEGIN
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
-        DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
-        DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
-        PERFORM queue_internal.raise_kept(t.id, 'queue.tasks') FROM queue.tasks AS t WHERE t.queue = "drop".name LIMIT 1;
-        PERFORM queue_internal.raise_kept(d.id, 'queue.dead_letters') FROM queue.dead_letters AS d
-        WHERE d.queue = "drop".name LIMIT 1;
+        -- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile.
+        WITH gone AS (
+            DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name RETURNING t.id
+        )
+        SELECT array_agg(t.id) INTO kept FROM queue.tasks AS t LEFT JOIN gone AS g ON g.id = t.id
+        WHERE t.queue = "drop".name AND g.id IS NULL;
+        PERFORM queue_internal.raise_kept(k.id, 'queue.tasks') FROM unnest(kept) AS k (id) LIMIT 1;
+        WITH gone AS (
+            DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name RETURNING d.id
+        )
+        SELECT array_agg(d.id) INTO kept FROM queue.dead_letters AS d LEFT JOIN gone AS g ON g.id = d.id
+        WHERE d.queue = "drop".name AND g.id IS NULL;
+        PERFORM queue_internal.raise_kept(k.id, 'queue.dead_letters') FROM unnest(kept) AS k (id) LIMIT 1;
     END IF;
 END
 $$;

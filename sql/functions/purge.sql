@@ -16,19 +16,19 @@ BEGIN
     )
     DELETE FROM queue.dead_letters AS l USING dead AS d WHERE l.id = d.id;
     GET DIAGNOSTICS letters = ROW_COUNT;
-    PERFORM queue_internal.discard(i.task) FROM (
+    SELECT count(*) FILTER (WHERE queue_internal.discard(i.task)) INTO tasks FROM (
         SELECT t AS task FROM queue.tasks AS t
         WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
     ) AS i
     -- A session that ends the running task which this one replaces has locked the key.
     WHERE (i.task).key IS NULL OR queue_internal.lock_key((i.task).queue, (i.task).key, false);
-    GET DIAGNOSTICS tasks = ROW_COUNT;
     RETURN tasks + letters;
 END
 $$;
 COMMENT ON FUNCTION queue.purge IS
 'Deletes the tasks of a queue that are not running, and its dead letters, without recording them in the history.
-Returns how many it deleted. Skips tasks that another transaction has locked. Needs the operator''s right on the queue.
+Returns how many it deleted. Skips tasks that another transaction has locked, or that a trigger of yours keeps. Needs the operator''s right on the
+queue.
 
 - name: name of the queue.
 

@@ -51,6 +51,7 @@ CREATE FUNCTION queue_internal.requeue_dead_letters(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
+    kept    bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
         SELECT l.*, coalesce(to_queue, l.queue) AS target FROM queue.dead_letters AS l
@@ -74,9 +75,15 @@ BEGIN
     ), forgotten AS (
         -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
         DELETE FROM queue_internal.outcomes AS o USING added AS a WHERE o.task_id = a.id
+    ), gone AS (
+        DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id RETURNING d.id
     )
-    DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id;
-    GET DIAGNOSTICS revived = ROW_COUNT;
+    SELECT count(g.id), min(a.id) FILTER (WHERE g.id IS NULL) INTO revived, kept
+    FROM added AS a LEFT JOIN gone AS g ON g.id = a.id;
+    -- It would be in both tables.
+    IF kept IS NOT NULL THEN
+        PERFORM queue_internal.raise_kept(kept, 'queue.dead_letters');
+    END IF;
     RETURN revived;
 END
 $$;

@@ -45,24 +45,14 @@ COMMENT ON FUNCTION queue_internal.with_error IS
     'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
     'the last ten.';
 
--- A trigger of the user can suppress that. Then the task must not end: it would run again.
-CREATE FUNCTION queue_internal.delete_task(task_id bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task_id;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_kept(task_id, 'queue.tasks');
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.delete_task IS 'Deletes a task that ends.';
-
+-- A trigger of the user can suppress the deletion. Then the task must not end: it would run again.
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     whole   boolean;
     awaited boolean;
+    ended   bigint;
 BEGIN
     -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
@@ -72,16 +62,24 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    PERFORM queue_internal.delete_task(task.id);
-    INSERT INTO queue.history (
-        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
-        result)
-    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
-           CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
-    WHERE kept IS DISTINCT FROM false;
+    -- One statement, so that a trigger of the user after it finds the task in the history.
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.id = task.id RETURNING t.id
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+            result)
+        SELECT g.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+               task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+               task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
+               CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
+        FROM gone AS g WHERE kept IS DISTINCT FROM false
+    )
+    SELECT g.id INTO ended FROM gone AS g;
+    IF ended IS NULL THEN
+        PERFORM queue_internal.raise_kept(task.id, 'queue.tasks');
+    END IF;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.on_task_end(task, archive.state);
@@ -152,29 +150,44 @@ $$;
 COMMENT ON FUNCTION queue_internal.cancel_or_request IS
     'Cancels a task, or records the request for a running one; returns its state.';
 
-CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    PERFORM queue_internal.delete_task(task.id);
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     PERFORM queue_internal.on_task_end(task, 'purged');
+    RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
+COMMENT ON FUNCTION queue_internal.discard IS
+    'Deletes a task without recording it in the history; false if a trigger of the user has suppressed that.';
 
 CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ended bigint;
 BEGIN
-    PERFORM queue_internal.delete_task(task.id);
-    INSERT INTO queue.dead_letters (
-        id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
-        key_ttl)
-    VALUES (
-        task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
-        task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
-        (SELECT k.ttl FROM queue_internal.keys AS k
-         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.id = task.id RETURNING t.id
+    ), moved AS (
+        INSERT INTO queue.dead_letters (
+            id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+            key_ttl)
+        SELECT g.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
+               task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
+               task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress,
+               task.errors,
+               (SELECT k.ttl FROM queue_internal.keys AS k
+                WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id)
+        FROM gone AS g
+    )
+    SELECT g.id INTO ended FROM gone AS g;
+    IF ended IS NULL THEN
+        PERFORM queue_internal.raise_kept(task.id, 'queue.tasks');
+    END IF;
     PERFORM queue_internal.on_task_end(task, 'failed');
 END
 $$;

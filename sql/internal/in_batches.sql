@@ -124,6 +124,7 @@ DECLARE
     relation  CONSTANT text := queue_internal.bulk_table(verb);
     condition text;
     ids       bigint[];
+    deleted   bigint;
     task_id   bigint;
     task      queue.tasks;
 BEGIN
@@ -146,7 +147,8 @@ BEGIN
         tasks := tasks + queue_internal.requeue_dead_letters(ids, to_queue);
     ELSIF verb = 'forget' THEN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
-        tasks := tasks + cardinality(ids);
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        tasks := tasks + deleted;
     ELSE
         -- In the order of keys, as in push_many.
         FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
@@ -171,7 +173,7 @@ BEGIN
                 WHEN 'move' THEN
                     CONTINUE WHEN NOT queue_internal.move(task, to_queue);
                 WHEN 'discard' THEN
-                    PERFORM queue_internal.discard(task);
+                    CONTINUE WHEN NOT queue_internal.discard(task);
             END CASE;
             tasks := tasks + 1;
         END LOOP;

@@ -19,5 +19,5 @@ boss.work(
 );
 await handled.all;
 await boss.stop({ graceful: true, timeout: 20000 });
-await handled.print();
+handled.print();
 process.exit(0);

@@ -6,7 +6,6 @@ complete_many.
 
 import asyncio
 import sys
-import time
 
 import asyncpg
 from handled import Handled
@@ -38,7 +37,7 @@ async def main():
     connections = [await asyncpg.connect() for _ in range(concurrency)]
     work = (in_batches(each, *batch) if batch else one_at_a_time(each) for each in connections)
     await asyncio.gather(*work)
-    handled.print(time.monotonic())
+    handled.print()
 
 
 asyncio.run(main())

@@ -27,6 +27,7 @@ _DEFAULTS = {
     "tcp_user_timeout": 20_000, "client_encoding": "UTF8",
 }  # fmt: skip
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_MOST_REASONS = 10  # of one outage: some texts have a number or a time, and differ each time
 
 GROUP_SIZE = 8_000_000  # characters that are sent in one statement; a longer text is sent alone
 _LARGE = 64_000  # characters; a shorter text is not what takes a server too much time or memory
@@ -60,7 +61,7 @@ class Outage:
         with self._lock:
             self._failing.add(link)
             # One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
-            if reason not in self._reasons:
+            if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(reason)
                 self._logger.warning("the database is not available, trying again: %s", reason)
 

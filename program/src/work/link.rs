@@ -16,6 +16,8 @@ use crate::failure::Failure;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Of one outage: some texts have a number or a time, and differ each time.
+const MOST_REASONS: usize = 10;
 /// How long the cancellation of a statement may take.
 const CANCEL: Duration = Duration::from_secs(1);
 
@@ -117,7 +119,8 @@ impl Link {
         }
         // One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
         let reason = failure.logged();
-        if outage.reasons.borrow_mut().insert(reason.clone()) {
+        let mut reasons = outage.reasons.borrow_mut();
+        if reasons.len() < MOST_REASONS && reasons.insert(reason.clone()) {
             self.context.log.warn("the server cannot be used; trying again", json!({"error": reason}));
         }
         self.failures += 1;
