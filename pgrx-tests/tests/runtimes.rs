@@ -388,22 +388,6 @@ fn a_lease_that_a_trigger_refuses_to_extend_costs_no_other() {
 }
 
 #[test]
-fn a_lease_that_a_trigger_blocks_costs_no_other() {
-    each("runtimes-blocking", &SERVER, |stage| {
-        stage.configure(r#"{"lease": "6 seconds", "max_attempts": 1}"#);
-        stage.refuse();
-        let worker = stage.start(&[]);
-        stage.push(1, "sleep", r#"{"seconds": 60, "at": "extend", "code": "block"}"#);
-        stage.push(20, "sleep", r#"{"seconds": 20}"#);
-        stage.eventually("the others have ended", |stage| stage.ended() == 20);
-        stage.eventually("the one is a dead letter", |stage| stage.live() == 0);
-        assert_eq!(stage.count("ended"), 20);
-        stage.accept();
-        worker.stop();
-    });
-}
-
-#[test]
 fn a_completion_that_a_trigger_refuses_is_a_failed_attempt() {
     each("runtimes-refused", &SERVER, |stage| {
         stage.refuse();

@@ -867,17 +867,17 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'a trigger has suppressed the deletion of task %', id
         USING ERRCODE = 'triggered_action_exception', DETAIL = format('It is still in %s.', relation),
-              HINT = 'Have the trigger return OLD, or drop it.';
+              HINT = 'Change the trigger so that it returns OLD, or drop the trigger.';
 END
 $$;
-COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user has kept a task that is to be deleted.';
+COMMENT ON FUNCTION queue_internal.raise_kept IS 'Raises 09000: a trigger of the user prevented the deletion of a task.';
 
 CREATE FUNCTION queue_internal.check_read_committed(what text, reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION '% at isolation level READ COMMITTED', what
-            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Do it in a transaction of its own.';
+            USING ERRCODE = 'invalid_transaction_state', DETAIL = reason, HINT = 'Run it in a transaction that begins with BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 END
 $$;
@@ -4598,24 +4598,14 @@ COMMENT ON FUNCTION queue_internal.with_error IS
     'Returns the errors of a task with one more, cut to 65536 characters; of more than twenty errors, the first ten and '
     'the last ten.';
 
--- A trigger of the user can suppress that. Then the task must not end: it would run again.
-CREATE FUNCTION queue_internal.delete_task(task_id bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    DELETE FROM queue.tasks AS t WHERE t.id = task_id;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_kept(task_id, 'queue.tasks');
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.delete_task IS 'Deletes a task that ends.';
-
+-- A trigger of the user can suppress the deletion. Then the task must not end: it would run again.
 CREATE FUNCTION queue_internal.archive(task queue.tasks, state text, result jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     kept    boolean;
     whole   boolean;
     awaited boolean;
+    ended   bigint;
 BEGIN
     -- At REPEATABLE READ and SERIALIZABLE the snapshot may not show all dependents. Then notify_dependents records the
     -- outcome.
@@ -4625,16 +4615,24 @@ BEGIN
            OR EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = task.id)
     INTO kept, whole, awaited
     FROM queue.queues AS q WHERE q.name = task.queue;
-    PERFORM queue_internal.delete_task(task.id);
-    INSERT INTO queue.history (
-        id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
-        result)
-    SELECT task.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
-           task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
-           task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
-           CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
-    WHERE kept IS DISTINCT FROM false;
+    -- One statement, so that a trigger of the user after it finds the task in the history.
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.id = task.id RETURNING t.id
+    ), archived AS (
+        INSERT INTO queue.history (
+            id, queue, state, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+            result)
+        SELECT g.id, task.queue, archive.state, task.priority, task.run_at, task.attempt, task.max_attempts,
+               task.token, task.worker, task.claimed_at, task.created_at, task.key, task.group_key,
+               task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers,
+               CASE WHEN whole IS DISTINCT FROM false THEN task.payload END, task.progress, task.errors, archive.result
+        FROM gone AS g WHERE kept IS DISTINCT FROM false
+    )
+    SELECT g.id INTO ended FROM gone AS g;
+    IF ended IS NULL THEN
+        PERFORM queue_internal.raise_kept(task.id, 'queue.tasks');
+    END IF;
     -- Null if a dump has brought the task but not yet its queue.
     IF awaited IS NOT FALSE OR task.key IS NOT NULL OR task.group_key IS NOT NULL OR task.state = 'waiting' THEN
         PERFORM queue_internal.on_task_end(task, archive.state);
@@ -4705,29 +4703,44 @@ $$;
 COMMENT ON FUNCTION queue_internal.cancel_or_request IS
     'Cancels a task, or records the request for a running one; returns its state.';
 
-CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS void
+CREATE FUNCTION queue_internal.discard(task queue.tasks) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    PERFORM queue_internal.delete_task(task.id);
+    DELETE FROM queue.tasks AS t WHERE t.id = task.id;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     PERFORM queue_internal.on_task_end(task, 'purged');
+    RETURN true;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.discard IS 'Deletes a task without recording it in the history.';
+COMMENT ON FUNCTION queue_internal.discard IS
+    'Deletes a task without recording it in the history; false if a trigger of the user has suppressed that.';
 
 CREATE FUNCTION queue_internal.move_to_dead_letters(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    ended bigint;
 BEGIN
-    PERFORM queue_internal.delete_task(task.id);
-    INSERT INTO queue.dead_letters (
-        id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
-        created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
-        key_ttl)
-    VALUES (
-        task.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
-        task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
-        task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress, task.errors,
-        (SELECT k.ttl FROM queue_internal.keys AS k
-         WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id));
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.id = task.id RETURNING t.id
+    ), moved AS (
+        INSERT INTO queue.dead_letters (
+            id, queue, priority, run_at, attempt, max_attempts, token, worker, claimed_at,
+            created_at, key, group_key, backoff, kind, lease, timeout, start_by, weight, headers, payload, progress, errors,
+            key_ttl)
+        SELECT g.id, task.queue, task.priority, task.run_at, task.attempt, task.max_attempts, task.token,
+               task.worker, task.claimed_at, task.created_at, task.key, task.group_key, task.backoff,
+               task.kind, task.lease, task.timeout, task.start_by, task.weight, task.headers, task.payload, task.progress,
+               task.errors,
+               (SELECT k.ttl FROM queue_internal.keys AS k
+                WHERE k.queue = task.queue AND k.key = task.key AND k.task_id = task.id)
+        FROM gone AS g
+    )
+    SELECT g.id INTO ended FROM gone AS g;
+    IF ended IS NULL THEN
+        PERFORM queue_internal.raise_kept(task.id, 'queue.tasks');
+    END IF;
     PERFORM queue_internal.on_task_end(task, 'failed');
 END
 $$;
@@ -7638,6 +7651,7 @@ DECLARE
     relation  CONSTANT text := queue_internal.bulk_table(verb);
     condition text;
     ids       bigint[];
+    deleted   bigint;
     task_id   bigint;
     task      queue.tasks;
 BEGIN
@@ -7660,7 +7674,8 @@ BEGIN
         tasks := tasks + queue_internal.requeue_dead_letters(ids, to_queue);
     ELSIF verb = 'forget' THEN
         DELETE FROM queue.dead_letters AS d WHERE d.id = ANY (ids);
-        tasks := tasks + cardinality(ids);
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        tasks := tasks + deleted;
     ELSE
         -- In the order of keys, as in push_many.
         FOREACH task_id IN ARRAY CASE WHEN verb <> 'move' THEN ids ELSE ARRAY(
@@ -7685,7 +7700,7 @@ BEGIN
                 WHEN 'move' THEN
                     CONTINUE WHEN NOT queue_internal.move(task, to_queue);
                 WHEN 'discard' THEN
-                    PERFORM queue_internal.discard(task);
+                    CONTINUE WHEN NOT queue_internal.discard(task);
             END CASE;
             tasks := tasks + 1;
         END LOOP;
@@ -9528,6 +9543,8 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_nestloop = off
+SET enable_mergejoin = on
+SET enable_sort = on
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
@@ -10558,6 +10575,7 @@ CREATE FUNCTION queue_internal.requeue_dead_letters(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     revived bigint;
+    kept    bigint;
 BEGIN
     WITH locked AS MATERIALIZED (
         SELECT l.*, coalesce(to_queue, l.queue) AS target FROM queue.dead_letters AS l
@@ -10581,9 +10599,15 @@ BEGIN
     ), forgotten AS (
         -- Dependents that are pushed later wait for its next end, and so does a rest that was not notified yet.
         DELETE FROM queue_internal.outcomes AS o USING added AS a WHERE o.task_id = a.id
+    ), gone AS (
+        DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id RETURNING d.id
     )
-    DELETE FROM queue.dead_letters AS d USING added AS a WHERE d.id = a.id;
-    GET DIAGNOSTICS revived = ROW_COUNT;
+    SELECT count(g.id), min(a.id) FILTER (WHERE g.id IS NULL) INTO revived, kept
+    FROM added AS a LEFT JOIN gone AS g ON g.id = a.id;
+    -- It would be in both tables.
+    IF kept IS NOT NULL THEN
+        PERFORM queue_internal.raise_kept(kept, 'queue.dead_letters');
+    END IF;
     RETURN revived;
 END
 $$;
@@ -10637,7 +10661,8 @@ BEGIN
     END IF;
     IF ended.payload IS NULL THEN
         PERFORM queue_internal.raise_wrong_state(
-            id, 'operator', 'has ended without its payload', 'Queues with keep_payloads off do not keep the payloads of finished tasks.');
+            id, 'operator', 'cannot be run again, because its payload was not kept',
+            'Push a new task with the payload. With the option keep_payloads, the queue keeps those of tasks that end later.');
     END IF;
     SELECT d.backoff, d.key_ttl INTO own FROM queue.dead_letters AS d WHERE d.id = run_again.id;
     RETURN queue.push(
@@ -10978,8 +11003,8 @@ Options:
 - on_predecessor_failure: cancel (default), fail or continue: what happens to a task if one that it waits for fails or
   is cancelled.
 - keep_history: whether completed and cancelled tasks are kept in queue.history. Default true.
-- keep_payloads: whether the history also keeps their payloads. Without them, the end of a task with a large payload writes
-  about half as much, and queue.run_again refuses it. Default true.
+- keep_payloads: whether the history keeps the payloads of these tasks. If false, the end of a task does not write its
+  payload again, and queue.run_again() refuses the task. Dead letters keep their payloads. Default true.
 - durable_leases: on, off or auto: whether the commit of a claim waits for the disk, so that its lease survives a crash.
   Default null: what the setting "queue.durable_leases" of the session says.
 
@@ -11042,6 +11067,8 @@ COMMENT ON FUNCTION queue_internal.check_queue IS
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept bigint[];
 BEGIN
     PERFORM queue_internal.check_queue(name);
     IF force IS NULL THEN
@@ -11102,11 +11129,19 @@ BEGIN
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
-        DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name;
-        DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name;
-        PERFORM queue_internal.raise_kept(t.id, 'queue.tasks') FROM queue.tasks AS t WHERE t.queue = "drop".name LIMIT 1;
-        PERFORM queue_internal.raise_kept(d.id, 'queue.dead_letters') FROM queue.dead_letters AS d
-        WHERE d.queue = "drop".name LIMIT 1;
+        -- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile.
+        WITH gone AS (
+            DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name RETURNING t.id
+        )
+        SELECT array_agg(t.id) INTO kept FROM queue.tasks AS t LEFT JOIN gone AS g ON g.id = t.id
+        WHERE t.queue = "drop".name AND g.id IS NULL;
+        PERFORM queue_internal.raise_kept(k.id, 'queue.tasks') FROM unnest(kept) AS k (id) LIMIT 1;
+        WITH gone AS (
+            DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name RETURNING d.id
+        )
+        SELECT array_agg(d.id) INTO kept FROM queue.dead_letters AS d LEFT JOIN gone AS g ON g.id = d.id
+        WHERE d.queue = "drop".name AND g.id IS NULL;
+        PERFORM queue_internal.raise_kept(k.id, 'queue.dead_letters') FROM unnest(kept) AS k (id) LIMIT 1;
     END IF;
 END
 $$;
@@ -11361,19 +11396,19 @@ BEGIN
     )
     DELETE FROM queue.dead_letters AS l USING dead AS d WHERE l.id = d.id;
     GET DIAGNOSTICS letters = ROW_COUNT;
-    PERFORM queue_internal.discard(i.task) FROM (
+    SELECT count(*) FILTER (WHERE queue_internal.discard(i.task)) INTO tasks FROM (
         SELECT t AS task FROM queue.tasks AS t
         WHERE t.queue = purge.name AND t.state <> 'running' ORDER BY t.id FOR UPDATE SKIP LOCKED
     ) AS i
     -- A session that ends the running task which this one replaces has locked the key.
     WHERE (i.task).key IS NULL OR queue_internal.lock_key((i.task).queue, (i.task).key, false);
-    GET DIAGNOSTICS tasks = ROW_COUNT;
     RETURN tasks + letters;
 END
 $$;
 COMMENT ON FUNCTION queue.purge IS
 'Deletes the tasks of a queue that are not running, and its dead letters, without recording them in the history.
-Returns how many it deleted. Skips tasks that another transaction has locked. Needs the operator''s right on the queue.
+Returns how many it deleted. Skips tasks that another transaction has locked, or that a trigger of yours keeps. Needs the operator''s right on the
+queue.
 
 - name: name of the queue.
 
@@ -12149,7 +12184,7 @@ BEGIN
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
                   CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
-           'SELECT queue.reap() requeues it. If there is a background worker, the server log says why it was not requeued.'
+           'SELECT queue.reap() requeues it. If there is a background worker, the server log has the reason.'
     FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
@@ -12185,15 +12220,15 @@ BEGIN
     SELECT 'schedules', 'warning', p.detail, p.hint
     FROM (
         SELECT f.queue,
-               format('queue %s: %s schedules could not push their last task, the first since %s',
+               format('queue %s: schedules that could not push their last task: %s, the first since %s',
                       to_json(f.queue), f.schedules, f.since) AS detail,
                format('They are tried again at least once a minute. The cause: SELECT name, last_error FROM '
                       'queue.schedules WHERE queue = %L AND last_error IS NOT NULL.', f.queue) AS hint
         FROM queue.failing_schedules AS f WHERE f.last_error_at > moment - interval '1 hour'
         UNION ALL
         SELECT d.queue,
-               format('queue %s: %s schedules are due, the first since %s', to_json(d.queue), d.schedules, d.since),
-               'CALL queue.maintain() runs them. If there is a background worker, the server log says why they did not run.'
+               format('queue %s: schedules that are due: %s, the first since %s', to_json(d.queue), d.schedules, d.since),
+               'CALL queue.maintain() runs them. If there is a background worker, the server log has the reason.'
         FROM queue.due_schedules AS d WHERE d.since < moment - overdue_for
     ) AS p ORDER BY p.queue, p.detail;
     IF NOT FOUND THEN
@@ -12495,7 +12530,7 @@ COMMENT ON COLUMN queue.queues.key_ttl IS 'How long a completed or cancelled tas
 COMMENT ON COLUMN queue.queues.on_predecessor_failure IS
     'What happens to a task if one that it waits for fails or is cancelled: fail, cancel or continue.';
 COMMENT ON COLUMN queue.queues.keep_history IS 'Whether completed and cancelled tasks are kept in queue.history.';
-COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history also keeps their payloads.';
+COMMENT ON COLUMN queue.queues.keep_payloads IS 'Whether queue.history keeps the payloads of these tasks.';
 COMMENT ON COLUMN queue.queues.durable_leases IS
     'Whether leases of the queue have to survive a crash: on, off or auto; null for what the setting says.';
 COMMENT ON COLUMN queue.queues.created_at IS 'When the queue was created.';

@@ -1,3 +1,3 @@
 SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens FROM queue.claim('1 minute', 'bench', :batch) \gset
 SELECT count(*) FROM queue.complete_many(:ids::bigint[], :tokens::bigint[]);
-SELECT count(*) FROM queue.push_many('bench', array_fill(:payload::jsonb, ARRAY[:batch]));
+SELECT count(*) FROM queue.push_many('bench', array_fill(:payload::jsonb, ARRAY[:batch::integer]));

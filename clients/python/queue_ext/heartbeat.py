@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -10,7 +9,6 @@ from datetime import timedelta
 from typing import Callable, Iterable, Iterator, Sequence
 
 import psycopg
-from psycopg.errors import QueryCanceled
 
 from .caller import sqlstate
 from .connection import (
@@ -19,8 +17,7 @@ from .connection import (
 from .task import Task
 
 _LARGEST_GROUP = 10_000  # leases that are extended in one statement; the server takes ten times as many
-_LONGEST_DELAY = 10.0  # of a heartbeat, by long progress or a trigger that blocks
-_SHORTEST_LIMIT = 0.25  # seconds for one statement
+_LONGEST_DELAY = 10.0  # of a heartbeat, by long progress
 _EXTEND = """
 SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended
 FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
@@ -32,7 +29,6 @@ def extend(
     lease: timedelta | None,
     logger: logging.Logger,
     with_long: bool = True,
-    seconds: float | None = None,
 ) -> list[Task]:
     """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
     example one in which their handler completes them: they are not changed, and not waited for.
@@ -44,7 +40,7 @@ def extend(
     locked = []
     for part in [*_parts(together, with_long), *alone]:
         progress = [_progress(task, with_long) for task in part]
-        locked += _extend_or_halve(connection, part, lease, logger, progress, seconds)
+        locked += _extend_or_halve(connection, part, lease, logger, progress)
     return locked
 
 
@@ -73,10 +69,9 @@ def _extend_or_halve(
     lease: timedelta | None,
     logger: logging.Logger,
     progress: Sequence[str | None],
-    seconds: float | None,
 ) -> list[Task]:
     try:
-        return _extend(connection, tasks, lease, progress, seconds)
+        return _extend(connection, tasks, lease, progress)
     except psycopg.Error as error:
         if not _is_about_tasks(error, connection, progress):
             raise
@@ -84,14 +79,14 @@ def _extend_or_halve(
     if len(tasks) > 1:
         half = len(tasks) // 2
         return [
-            *_extend_or_halve(connection, tasks[:half], lease, logger, progress[:half], seconds),
-            *_extend_or_halve(connection, tasks[half:], lease, logger, progress[half:], seconds),
+            *_extend_or_halve(connection, tasks[:half], lease, logger, progress[:half]),
+            *_extend_or_halve(connection, tasks[half:], lease, logger, progress[half:]),
         ]
     task = tasks[0]
     if progress[0] is not None:
         if _cannot_be_stored(refusal, len(progress[0]), connection.closed):
             _give_up_progress(task, logger)
-        return _extend_or_halve(connection, tasks, lease, logger, [None], seconds)
+        return _extend_or_halve(connection, tasks, lease, logger, [None])
     task.times_refused += 1
     is_busy = is_too_large(refusal)
     if is_busy and task.times_refused == 1:
@@ -121,19 +116,11 @@ def _is_about_tasks(error: psycopg.Error, connection: Connection, progress: Sequ
 
 
 def _extend(
-    connection: Connection,
-    tasks: Sequence[Task],
-    lease: timedelta | None,
-    progress: Sequence[str | None],
-    seconds: float | None = None,
+    connection: Connection, tasks: Sequence[Task], lease: timedelta | None, progress: Sequence[str | None]
 ) -> list[Task]:
     began = time.monotonic()
     arrays = [[task.id for task in tasks], [task.token for task in tasks], lease, list(progress) if any(progress) else None]
-    try:
-        with contextlib.nullcontext() if seconds is None else limited(connection, seconds):
-            answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, arrays)}
-    except TimeoutError:
-        raise QueryCanceled("no answer in time") from None  # as if the server had its own limit
+    answers = {row[0]: row[1:] for row in connection.execute(_EXTEND, arrays)}
     locked = []
     for task, sent in zip(tasks, progress):
         if task.id not in answers:
@@ -249,9 +236,7 @@ class Heartbeat:
     def _extend_all(self, connection: Connection) -> tuple[list[Task], list[Task]]:
         """Returns the tasks, and those of them that are locked."""
         tasks = self._tasks()
-        # In time for the shortest lease, also if the tasks have to be halved until one is alone.
-        seconds = max(_SHORTEST_LIMIT, min(_LONGEST_DELAY, self._until_deadline() / (len(tasks).bit_length() + 2)))
-        return tasks, extend(connection, tasks, self._lease, self._logger, with_long=False, seconds=seconds)
+        return tasks, extend(connection, tasks, self._lease, self._logger, with_long=False)
 
     def _extend_long(self, connection: Connection, task: Task) -> None:
         # Cancelled and cut in time for the shortest lease.

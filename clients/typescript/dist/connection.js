@@ -173,6 +173,7 @@ export function guardLogger(logger) {
     };
     return { info: (message) => void log("info", message), warn: (message) => void log("warn", message) };
 }
+const MOST_REASONS = 10; // Of one outage: some texts have a number or a time, and differ each time.
 /** Logs each reason of an outage once, and its end, however many connections it concerns and however often they try. */
 export class Outages {
     logger;
@@ -184,7 +185,7 @@ export class Outages {
     failed(what, reason) {
         this.#failing.add(what);
         // One connection can fail by a trigger of the user on some tasks, and then all of them because the server is gone.
-        if (this.#reasons.has(reason))
+        if (this.#reasons.has(reason) || this.#reasons.size === MOST_REASONS)
             return;
         this.#reasons.add(reason);
         this.logger.warn(`queue_ext: ${what} failed, trying again: ${reason}`);

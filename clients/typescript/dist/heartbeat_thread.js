@@ -115,7 +115,7 @@ async function beat() {
     }
     catch (error) {
         report({ failed: summary(error) });
-        return backoff(failures++, pace);
+        return backoff(failures++, Math.min(1, pace)); // A worker that can claim again needs its heartbeat.
     }
     await sendLong(active, now() + pace);
 }

@@ -123,20 +123,14 @@ function tick(): void {
 async function beat(): Promise<void> {
   const active = [...leases.values()].filter((held) => held.completing || held.ends > now());
   let pace = Infinity;
-  let rest = Infinity;
-  for (const held of active) {
-    pace = Math.min(pace, held.pace);
-    if (!held.completing) rest = Math.min(rest, held.ends - now());
-  }
-  // In time for the shortest lease, also if the tasks have to be halved until one that blocks is alone.
-  const limit = Math.max(0.25, Math.min(10, rest / (Math.log2(active.length + 1) + 2)));
+  for (const held of active) pace = Math.min(pace, held.pace);
   try {
     if (active.length === 0) await connection.open();
     const together = active.filter((held) => held.refusals === 0);
     for (let start = 0; start < together.length; start += LARGEST_BATCH) {
-      await extend(together.slice(start, start + LARGEST_BATCH), limit);
+      await extend(together.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
     }
-    for (const held of active.filter((held) => !together.includes(held))) await extend([held], limit);
+    for (const held of active.filter((held) => !together.includes(held))) await extend([held], Math.max(1, pace));
     if (failures > 0) report({ worked: true });
     failures = 0;
   } catch (error) {

@@ -123,19 +123,23 @@ SELECT pg_temp.refused(format('SELECT queue.fail(id, token, %L, permanent => tru
 SELECT pg_temp.refused($$SELECT queue.purge('keeping')$$);
 SELECT pg_temp.refused($$SELECT queue.drop('keeping', force => true)$$);
 SELECT payload, state FROM queue.all_tasks WHERE queue = 'keeping' ORDER BY id;
-SELECT queue.release_many(:'ids', :'tokens');
+SELECT count(*) FROM queue.release_many((:'ids'::bigint[])[2:], (:'tokens'::bigint[])[2:]);
 SELECT queue.purge('keeping');
-SELECT pg_temp.refused(format('SELECT queue.cancel(%s)', :id));
+SELECT pg_temp.refused(format('SELECT queue.cancel(%s)', :keyed));
 SELECT payload, state FROM queue.all_tasks WHERE queue = 'keeping' ORDER BY id;
 DROP FUNCTION keep CASCADE;
 -- One that runs after the deletion finds the task where it has gone.
+CREATE TABLE found (payload jsonb, state text);
+GRANT ALL ON found TO PUBLIC;
 CREATE FUNCTION find() RETURNS trigger LANGUAGE plpgsql AS
-    'BEGIN RAISE NOTICE ''% is %'', OLD.payload, (SELECT state FROM queue.all_tasks WHERE id = OLD.id); RETURN NULL; END';
+    'BEGIN INSERT INTO public.found SELECT OLD.payload, state FROM queue.all_tasks WHERE id = OLD.id; RETURN NULL; END';
 CREATE TRIGGER find AFTER DELETE ON queue.tasks FOR EACH ROW EXECUTE FUNCTION find();
 SELECT queue.push('keeping', '"plain"') IS NOT NULL, queue.push('keeping', '"keyed"', key => 'k2') IS NOT NULL, queue.push('keeping', '"dead"') IS NOT NULL;
 SELECT CASE WHEN payload = '"dead"' THEN queue.fail(id, token, 'no', permanent => true) IS NOT NULL ELSE queue.complete(id, token) IS NOT NULL END
 FROM queue.claim('1 minute', 'keeping', 5) WHERE payload <> '"keep"' ORDER BY id;
+SELECT * FROM found ORDER BY payload;
 DROP FUNCTION find CASCADE;
+DROP TABLE found;
 -- A dead letter that a trigger keeps stays one.
 CREATE FUNCTION keep_dead() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER keep BEFORE DELETE ON queue.dead_letters FOR EACH ROW EXECUTE FUNCTION keep_dead();
@@ -145,5 +149,5 @@ SELECT pg_temp.refused($$SELECT queue.redrive('keeping')$$);
 SELECT queue.purge('keeping');
 CALL queue.purge_where('{"queue": "keeping", "state": "failed"}');
 SELECT pg_temp.refused($$SELECT queue.drop('keeping', force => true)$$);
-SELECT id = :id AS same, state FROM queue.all_tasks WHERE payload = '"dead"';
+SELECT id = :id AS same, state FROM queue.all_tasks WHERE queue = 'keeping' AND payload = '"dead"';
 DROP FUNCTION keep_dead CASCADE;

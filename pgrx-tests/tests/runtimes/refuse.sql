@@ -1,5 +1,5 @@
--- A trigger of a user's that refuses what `at` in the payload names, with the SQLSTATE `code` and the payload in the message; or, if
--- the code is `block`, never returns. It has neither a condition nor arguments, and so it runs with the owner's rights.
+-- A trigger of a user's that refuses what `at` in the payload names, with the SQLSTATE `code` and the payload in the message. It has
+-- neither a condition nor arguments, and so it runs with the owner's rights.
 CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE event text;
 BEGIN
@@ -13,9 +13,6 @@ BEGIN
         event := 'extend';
     END IF;
     IF NEW.payload ->> 'at' = event THEN
-        IF NEW.payload ->> 'code' = 'block' THEN
-            PERFORM pg_sleep(600);
-        END IF;
         RAISE 'refused: %', NEW.payload USING ERRCODE = NEW.payload ->> 'code';
     END IF;
     RETURN NEW;

@@ -53,10 +53,7 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
         if leases.is_empty() {
             continue;
         }
-        // In time for the shortest lease, also if the tasks have to be halved until one that blocks is alone.
-        let halvings = leases.len().ilog2() + 3;
-        let rest = context.leases.third().unwrap_or_default() * 2;
-        let limit = (rest / halvings).clamp(Duration::from_millis(250), Duration::from_secs(10));
+        let limit = every.unwrap_or_default().clamp(Duration::from_secs(1), Duration::from_secs(10));
         match extend_all(&mut link, &context, &leases, limit).await {
             Ok(all) => {
                 all_extended = all;
