@@ -24,7 +24,9 @@ export class Handled {
     this.#finish();
   }
 
+  // Resolves when it is written: process.exit does not wait for that.
   print() {
-    console.log(JSON.stringify(PICKUP ? { first: this.#first, at: this.#at } : { first: this.#first }));
+    const found = PICKUP ? { first: this.#first, at: this.#at } : { first: this.#first };
+    return new Promise((resolve) => process.stdout.write(`${JSON.stringify(found)}\n`, resolve));
   }
 }

@@ -23,5 +23,5 @@ const runner = await run({
 });
 await handled.all;
 await runner.stop();
-handled.print();
+await handled.print();
 process.exit(0);

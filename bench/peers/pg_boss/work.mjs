@@ -19,5 +19,5 @@ boss.work(
 );
 await handled.all;
 await boss.stop({ graceful: true, timeout: 20000 });
-handled.print();
+await handled.print();
 process.exit(0);

@@ -10,4 +10,4 @@ const running = worker.run();
 await handled.all;
 worker.stop();
 await running;
-handled.print();
+await handled.print();
