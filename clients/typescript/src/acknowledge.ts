@@ -113,7 +113,7 @@ export class Acknowledger {
         // One report can be the reason. It must not delay the others.
         const suspect = sent && (lost ? code === "08P01" || tries > 1
           : /^(57014|53200|55P03)$/.test(code) || (needed ? tries > 1 || late : !/^(3F|40|53|57)/.test(code)));
-        if (refused) this.outages.worked("acknowledgement");
+        if (refused && sent) this.outages.worked("acknowledgement");
         const [single] = group as [Ended];
         if (refused || suspect) {
           if (group.length > 1) {
