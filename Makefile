@@ -279,6 +279,7 @@ reference: target/.exists installed-15
 # BENCH_ARGS="--only throughput --systems queue_ext floor" runs a part: python3 -m bench --help
 bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15 portable
 	@cargo build --release --locked --quiet -p queue_program
+	@cargo build --release --locked --quiet --manifest-path bench/peers/river/Cargo.toml --target-dir $(PEERS)/rust
 	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
 		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
 

@@ -40,6 +40,7 @@ def versions(cluster):
         "queue_ext": extension(cluster, "queue_ext"),
         "pg-boss": packages["pg-boss"],
         "graphile-worker": packages["graphile-worker"],
+        "River": first_match(systems.PEERS / "river" / "Cargo.toml", r'^riverqueue = "=(.*)"$'),
         "Procrastinate": pinned["procrastinate"],
         "PgQueuer": pinned["pgqueuer"],
         "awa": pinned["awa-pg"],

@@ -1,15 +1,17 @@
 """The systems that are compared, each a folder below peers/ with its statements.
 
-    install.sql, .py or .mjs   makes its tables in an empty database
-    fill.sql or .py            empties it and loads :tasks tasks with :payload
-    left.sql                   how many tasks are not finished
-    one.sql                    claims a task and completes it (pgbench)
-    next.sql                   completes a task and claims the next in one go (pgbench)
-    batch.sql                  claims and completes :batch tasks (pgbench)
-    push.sql                   pushes a task (pgbench)
-    stream.sql                 claims and completes :batch tasks, and pushes as many (pgbench)
-    work.py or .mjs            its own client, with the settings that its documentation recommends; other clients of
-                               the same system have other names (work/clients.py)
+    install.sql, .py, .mjs or .rs   makes its tables in an empty database
+    fill.sql or .py                 empties it and loads :tasks tasks with :payload
+    left.sql                        how many tasks are not finished
+    one.sql                         claims a task and completes it (pgbench)
+    next.sql                        completes a task and claims the next in one go (pgbench)
+    batch.sql                       claims and completes :batch tasks (pgbench)
+    push.sql                        pushes a task (pgbench)
+    pickup.sql                      pushes a task to an idle client, if that is not what push.sql does
+    stream.sql                      claims and completes :batch tasks, and pushes as many (pgbench)
+    work.py, .mjs or .rs            its own client, with the settings that its documentation recommends; other clients
+                                    of the same system have other names (work/clients.py)
+    Cargo.toml, Cargo.lock          what its programs in Rust need
 
 A file that is not there is work that the system cannot do.
 """
@@ -100,6 +102,8 @@ def start_client(cluster, database, path, *arguments, pickup=False):
     if path.suffix == ".py":
         program = [sys.executable, path]
         environment["PYTHONPATH"] = os.pathsep.join(map(str, [PEERS, fetched() / "python", "clients/python"]))
+    elif path.suffix == ".rs":
+        program = [fetched() / "rust" / "release" / f"{path.parent.name}-{path.stem}"]
     else:
         # Node looks for packages from where the program is.
         program = ["node", fetched() / "node" / f"{path.parent.name}-{path.name}"]
@@ -158,6 +162,7 @@ PEER_SYSTEMS = [
     System("skip_locked_delete", "SKIP LOCKED, deleted", keeps=False),
     System("pg_boss", "pg-boss", keeps=True),
     System("graphile_worker", "graphile-worker", keeps=False),
+    System("river", "River", keeps=True),
     System("procrastinate", "Procrastinate", keeps=True),
     System("pgqueuer", "PgQueuer", keeps=False),
     # A lane of awa has one cursor, so more than two claiming clients only wait for each other.

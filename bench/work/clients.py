@@ -11,7 +11,8 @@ from ..measure import COUNTERS, payload
 from ..pgbench import quantile
 
 # Of each system: a client, its program, concurrent jobs and further arguments. graphile-worker's 24 are those of its own
-# benchmark; Procrastinate becomes slower with more than a few, and awa faster up to hundreds.
+# benchmark; Procrastinate becomes slower with more than a few, awa faster up to hundreds, and River up to
+# thousands.
 LIBRARIES = [
     ("Python, threads", "work_threads.py", [100]),
     ("Python, asyncio", "work_asyncio.py", [100]),
@@ -24,13 +25,14 @@ CLIENTS = {
     "queue_ext_sql_only": LIBRARIES,
     "pg_boss": [("batches of 100", "work.mjs", [8])],
     "graphile_worker": [("local queue of 500", "work.mjs", [24])],
+    "river": [("5,000 workers", "work.rs", [5_000])],
     "procrastinate": [("8 at a time", "work.py", [8])],
     "pgqueuer": [("batches of 100", "work.py", [100])],
     "awa": [("200 workers", "work.py", [200])],
 }
 # Of these, and not of those that have no loop for a single job.
 PICKUP = {"queue_ext": LIBRARIES, "queue_ext_sql_only": LIBRARIES,
-          **{key: CLIENTS[key] for key in ("pg_boss", "graphile_worker", "procrastinate")}}
+          **{key: CLIENTS[key] for key in ("pg_boss", "graphile_worker", "river", "procrastinate")}}
 # Python clients that take one job at a time need no more for a stable figure.
 SLOW = {"procrastinate": 10, "awa": 2, "pgqueuer": 2}
 PUSHES = 200  # a second
@@ -105,7 +107,7 @@ def picked_up(cluster, system, program, arguments, seconds):
     system.fill(cluster, 0, payload(100))
     cluster.settle(system.database)
     jobs = PUSHES * (STARTING + WARM + seconds)
-    push = re.sub(r"(?<!:):payload", "%s", system.script("push").read_text())
+    push = re.sub(r"(?<!:):payload", "%s", (system.script("pickup") if system.has("pickup") else system.script("push")).read_text())
     committed = []
     process = systems.start_client(cluster, system.database, program, jobs, *arguments, pickup=True)
     try:

@@ -1,0 +1,1 @@
+SELECT count(*) FROM river_job WHERE finalized_at IS NULL
