@@ -46,6 +46,7 @@ LIBRARIES := $(QUEUE_EXT_HOME)/libraries
 BROWSER := $(QUEUE_EXT_HOME)/browser
 PEERS := $(QUEUE_EXT_HOME)/peers
 BENCH_SCALE ?= full
+BENCH_VERSION ?= $(FIRST)
 # Campaign, seconds, version and seed of make torture: see docs/how-it-is-tested.md.
 TORTURE ?= all
 TORTURE_SECONDS ?= 600
@@ -164,12 +165,17 @@ $(call built,%): $(LIBRARY_SOURCES) | target/.exists $(DEBIAN)/.done
 # For a version, with more variables for the build. Only that of the first version is optimised like what users build. The
 # file is as old as the beginning of its build: what changes meanwhile may not be in it.
 keep_library = install -d $(@D) && touch $(@D)/begun && flock target/.exists sh -c 'MAKEFLAGS= $(FETCHED_ENV) CARGO_TARGET_DIR=target/libraries $(MAKE) --no-print-directory build \
-	PG_CONFIG="$(PG_CONFIG_$(1))" $(if $(filter target/built/$(FIRST)/%,$@),,QUICK=1) $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
+	PG_CONFIG="$(PG_CONFIG_$(1))" $(if $(filter $(addsuffix /%,target/built/$(FIRST) target/built/optimised-$(1)),$@),,QUICK=1) $(2) && install -m 755 target/libraries/release/libqueue_ext.so $@ && touch -r $(@D)/begun $@' > target/build-$(notdir $(@D)).log 2>&1 \
 	|| { tail -40 target/build-$(notdir $(@D)).log; exit 1; }
 
 installed-%: $(call built,%) servers
 	@$(FETCHED_ENV) $(MAKE) --no-print-directory copied PG_CONFIG="$(PG_CONFIG_$*)" LIBRARY=$< > target/install-$*.log 2>&1 \
 		|| { tail -40 target/install-$*.log; exit 1; }
+
+# For the benchmark, that of another version is optimised, too.
+$(call built,optimised-%): $(LIBRARY_SOURCES) | target/.exists $(PYPI)/.done
+	@echo "== building queue_ext for PostgreSQL $* with all optimisations"
+	@$(call keep_library,$*)
 
 # The library in which faults can be had to order (src/injection.rs), for the suite of that name and the first version
 # alone.
@@ -277,10 +283,12 @@ reference: target/.exists installed-15
 		pgrx-tests/run docs reference
 
 # BENCH_ARGS="--only throughput --systems queue_ext floor" runs a part: python3 -m bench --help
-bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done installed-15 portable
+bench_library = $(call built,$(if $(filter $(FIRST),$(BENCH_VERSION)),,optimised-)$(BENCH_VERSION))
+bench: target/.exists $(DEBIAN)/.pgq $(PEERS)/.done $(bench_library) servers portable
+	@$(FETCHED_ENV) $(MAKE) --no-print-directory -s copied PG_CONFIG="$(PG_CONFIG_$(BENCH_VERSION))" LIBRARY=$(bench_library)
 	@cargo build --release --locked --quiet -p queue_program
 	@cargo build --release --locked --quiet --manifest-path bench/peers/river/Cargo.toml --target-dir $(PEERS)/rust
-	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_15) PYTHONPATH=$(PEERS)/python \
+	@$(FETCHED_ENV) QUEUE_EXT_HOME=$(QUEUE_EXT_HOME) PG_CONFIG=$(PG_CONFIG_$(BENCH_VERSION)) PYTHONPATH=$(PEERS)/python \
 		python3 -m bench --scale $(BENCH_SCALE) $(BENCH_ARGS)
 
 # PgQ and PL/Proxy are installed into the server's folder, where it looks for extensions.

@@ -32,7 +32,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     # A push finishes no task, so transactions are counted.
     counted = system.counts_tasks and script != "push"
     left = system.left(cluster)
-    before = cluster.query(system.database, COUNTERS)
+    before, processor = cluster.query(system.database, COUNTERS), cluster.processor_seconds()
     clients = system.batch_clients if batch > 1 and system.batch_clients else clients
     try:
         ran = pgbench.run(cluster, system.database, system.script(script), clients, seconds, latencies=True, role=system.role,
@@ -42,6 +42,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
         if counted and system.left(cluster) < clients * batch:
             raise Starved(f"{system.key}: {left} tasks were too few for {seconds} seconds") from None
         raise
+    processor = cluster.processor_seconds() - processor
     wal, commits, dead = (now - then for now, then in zip(cluster.query(system.database, COUNTERS), before))
     if counted:
         remaining = system.left(cluster)
@@ -55,6 +56,7 @@ def one(cluster, system, script, clients, seconds, tasks, size=100, batch=1, fil
     return {
         "rate": finished / ran["seconds"],
         "finished": finished,
+        "per_cpu_second": finished / processor if processor else None,
         "p50_ms": pgbench.quantile(ran["latencies"], 0.5),
         "p99_ms": pgbench.quantile(ran["latencies"], 0.99),
         "wal_bytes": float(wal) / finished,

@@ -1,10 +1,12 @@
 """Writes the results: results.json with all figures, README.md with tables, and the plots."""
 
 import json
+import os
 from pathlib import Path
 
 from . import plots, systems, targets
 
+PUBLISHED = Path("docs/benchmarks")
 TARGETS_HEAD = [
     "# Targets", "", "What the last full benchmark run reached: [its page](../docs/benchmarks/README.md).", "",
     "Measured values are ratios of medians, ours to the other's, unless they have a unit.", ""]
@@ -15,18 +17,19 @@ def write(results, out):
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1, default=float) + "\n")
     pictures = plots.draw(results, out)
-    (out / "README.md").write_text("\n".join(page(results, pictures)) + "\n")
+    (out / "README.md").write_text("\n".join(page(results, pictures, os.path.relpath("bench/README.md", out))) + "\n")
     reached = targets.table(results)
     # The targets are for maintainers: those of the published run are stored beside the benchmark.
-    kept = Path("bench") if out == Path("docs/benchmarks") else out
-    (kept / "targets.md").write_text("\n".join([*TARGETS_HEAD, *reached]) + "\n")
+    if PUBLISHED not in out.parents:
+        kept = Path("bench") if out == PUBLISHED else out
+        (kept / "targets.md").write_text("\n".join([*TARGETS_HEAD, *reached]) + "\n")
     print("\n".join(reached))
 
 
-def page(results, pictures):
+def page(results, pictures, method):
     """The lines of the page."""
     about = results["about"]
-    lines = ["# Benchmarks", "", introduction(about)]
+    lines = ["# Benchmarks", "", introduction(about, method)]
     for title, name in pictures:
         lines += ["", f"![{title}]({name})"]
     lines += throughput(results) + payloads(results) + push(results) + clients(results) + horizon(results)
@@ -34,7 +37,7 @@ def page(results, pictures):
     return lines
 
 
-def introduction(about):
+def introduction(about, method):
     machine = about["machine"]
     scale = "" if about["scale"] == "full" else (
         " **This is the quick form, whose runs are too short for figures to be quoted.**")
@@ -42,7 +45,7 @@ def introduction(about):
             f"{machine['memory_gb']} GB, {machine['system']} {machine['kernel']}, "
             f"PostgreSQL {about['versions']['PostgreSQL']} with its default durability, {about['date']}.{scale} "
             "Machines differ, and runs of the same load in different tables differ by up to a fifth: compare rows within one table. How everything is measured, and how to repeat it: "
-            "[bench](../../bench/README.md).")
+            f"[bench]({method}).")
 
 
 def number(value, digits=0):
@@ -51,18 +54,18 @@ def number(value, digits=0):
 
 def costs(work, heading="rate"):
     """A table of one kind of work by all systems, the fastest first."""
-    lines = [f"| | {heading} | p50, ms | p99, ms | WAL bytes a task | commits a task | dead rows a task |",
-             "| --- | --: | --: | --: | --: | --: | --: |"]
+    lines = [f"| | {heading} | p50, ms | p99, ms | a CPU second | WAL bytes a task | commits a task | dead rows a task |",
+             "| --- | --: | --: | --: | --: | --: | --: | --: |"]
     known = [system for system in systems.ALL if system.key in work]
     known.sort(key=lambda system: -(work[system.key].get("rate") or 0))
     for system in known:
         found = work[system.key]
         if "error" in found:
-            lines.append(f"| {system.label} | failed | | | | | |")
+            lines.append(f"| {system.label} | failed | | | | | | |")
             continue
         name = f"**{system.label}**" if system.ours else system.label
         lines.append(f"| {name} | {number(found['rate'])} | {number(found.get('p50_ms'), 2)} | "
-                     f"{number(found.get('p99_ms'), 2)} | {number(found['wal_bytes'])} | "
+                     f"{number(found.get('p99_ms'), 2)} | {number(found.get('per_cpu_second'))} | {number(found['wal_bytes'])} | "
                      f"{number(found['commits'], 2)} | {number(found['dead_rows'], 2)} |")
     return lines
 
@@ -79,7 +82,7 @@ def throughput(results):
         return []
     lines = ["", "## One at a time", "",
              "Each worker claims a task, commits, completes it, and commits, with the systems' own statements in pgbench. p50 and p99 "
-             "are of both together. A dead row is a row version that an update or a delete left behind. Floor: two updates of "
+             "are of both together. A CPU second is one of processor time of the server, without the clients. A dead row is a row version that an update or a delete left behind. Floor: two updates of "
              "a row by its key, each with its own commit; a claim that does not wait for the disk can be faster. Ceiling: a read "
              "and such an update. Durable leases: claims wait for the disk. Right on one queue: the role of the workers has a "
              "right for that queue alone."]
