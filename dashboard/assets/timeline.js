@@ -6,9 +6,12 @@ import { room } from "./chart.js";
 import { times } from "./scale.js";
 
 const ROW = 40;
+// A picture that is narrower has the second half of a row's text on a line of its own.
+const NARROW = 560;
+const LINE = 16;
 const EDGE = 8;
 
-// Each row: its text, where it begins, when it was due, when it was claimed (null if that is not known), and its end.
+// Each row: its text, by whom, where it begins, when it was due, when it was claimed (null if that is not known), and its end.
 function rows(task) {
   const found = [];
   let from = task.created;
@@ -16,7 +19,7 @@ function rows(task) {
     const start = claimed !== null && claimed >= from && claimed <= end ? claimed : null;
     const due = start !== null && task.run_at >= from && task.run_at <= start ? task.run_at : null;
     const took = start === null ? "" : ` after ${span(end - start)}`;
-    found.push({ kind, from, due, start, end, text: `Attempt ${attempt} ${said}${took}${worker ? ` by ${worker}` : ""}` });
+    found.push({ kind, from, due, start, end, text: `Attempt ${attempt} ${said}${took}`, by: worker ? `by ${worker}` : "" });
     from = end;
   };
   const seconds = (time) => (time ? Date.parse(time) / 1000 : null);
@@ -63,30 +66,33 @@ export function timeline(task) {
   const width = room(1);
   const from = task.created;
   const to = Math.max(from + 0.001, ...attempts.map(({ end }) => end));
-  const height = attempts.length * ROW + 22;
+  const second = width < NARROW ? LINE : 0;
+  const high = ROW + second;
+  const height = attempts.length * high + 22;
   const x = (time) => EDGE + ((time - from) / (to - from)) * (width - 2 * EDGE);
   const marks = axis(from, to, Math.max(2, Math.floor(width / 110)));
-  const part = (kind, a, b, y, high) => svg("rect", {
-    class: kind, x: x(a).toFixed(1), y, width: Math.max(1.5, x(b) - x(a)).toFixed(1), height: high, rx: 2,
+  const part = (kind, a, b, y, thick) => svg("rect", {
+    class: kind, x: x(a).toFixed(1), y: y + second, width: Math.max(1.5, x(b) - x(a)).toFixed(1), height: thick, rx: 2,
   });
   const drawn = attempts.map((row, i) => {
-    const y = i * ROW;
-    const past = before(row);
+    const y = i * high;
+    const more = [row.by, before(row)].filter(Boolean).join(" · ");
+    const place = second ? { x: EDGE, dy: LINE } : {};
     return svg("g", { class: `attempt ${row.kind}` },
-      svg("text", { x: EDGE, y: y + 13 }, row.text, past ? svg("tspan", { class: "mark" }, ` · ${past}`) : null),
+      svg("text", { x: EDGE, y: y + 13 }, row.text, more ? svg("tspan", { class: "mark", ...place }, second ? more : `${row.by ? " " : " · "}${more}`) : null),
       row.start !== null ? [
         row.due !== null && row.due > row.from ? part("backoff", row.from, row.due, y + 24, 4) : null,
         part("wait", row.due ?? row.from, row.start, y + 24, 4), part("run", row.start, row.end, y + 19, 14),
       ] : row.kind === "next" || row.kind === "none" ? [
         part("backoff", row.from, row.due ?? row.end, y + 24, 4),
         row.due !== null ? part("wait", row.due, row.end, y + 24, 4) : null,
-        row.due !== null ? svg("circle", { class: "due", cx: x(row.due).toFixed(1), cy: y + 26, r: 4 }) : null,
+        row.due !== null ? svg("circle", { class: "due", cx: x(row.due).toFixed(1), cy: y + 26 + second, r: 4 }) : null,
       ] : part("unknown", row.from, row.end, y + 19, 14));
   });
   return h("figure", { class: "charted", "data-key": "timeline" },
     h("figcaption", {}, h("b", {}, "Attempts"), h("span", { class: "dim" }, span(to - from))),
     svg("svg", { class: "timeline", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-      "aria-label": `Attempts: ${attempts.map(({ text }) => text).join("; ")}` },
+      "aria-label": `Attempts: ${attempts.map(({ text, by }) => [text, by].filter(Boolean).join(" ")).join("; ")}` },
       marks.at.map((time) => {
         const anchor = x(time) < 30 ? "start" : x(time) > width - 30 ? "end" : "middle";
         return [svg("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: height - 18 }),
