@@ -4,6 +4,7 @@ use super::browser::Browser;
 use super::fill::{claimed, fill, id, run};
 use super::program::Dashboard;
 use super::{browse, start};
+use serde_json::json;
 
 /// Waits until the text in the picture contains this.
 fn shows(browser: &Browser, picture: &str, text: &str) {
@@ -47,6 +48,19 @@ fn the_page_of_a_task_draws_its_attempts_to_scale() {
     assert_eq!(eighths(".completed .backoff"), "2,2");
     assert_eq!(eighths(".completed .wait"), "4,2");
     assert_eq!(eighths(".completed .run"), "6,2");
+
+    // On a phone, nothing is cut off.
+    browser.command(
+        "Emulation.setDeviceMetricsOverride",
+        json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true}),
+    );
+    browser.open(&dashboard.page("task?id=5000"));
+    shows(&browser, ".timeline", "due after 20 s, waited 20 s");
+    let room = "const { width } = document.querySelector('.timeline').viewBox.baseVal;
+                const texts = [...document.querySelectorAll('.timeline text')].map((drawn) => drawn.getBBox());
+                return width < 390 && texts.every(({ x, width: long }) => x + long <= width)";
+    browser.eventually("every text fits on a phone", || browser.run(room).as_bool() == Some(true));
+    browser.command("Emulation.clearDeviceMetricsOverride", json!({}));
 
     for (task, text, drawn) in [
         (tasks.failed, "Attempt 2 failed", ".attempt.failed"),
