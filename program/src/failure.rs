@@ -47,6 +47,7 @@ impl Failure {
             return self.brief();
         };
         let meaning = match sqlstate.as_str() {
+            "22021" | "22P05" => "a text of a task cannot be converted to UTF-8",
             "25006" => "the server is read-only",
             "3F000" | "42883" | "42P01" => "is this the right database, with queue_ext in it?",
             "40001" => "serialization failure",

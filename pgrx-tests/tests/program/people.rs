@@ -98,10 +98,14 @@ fn push_reads_standard_input() {
     let lines: String = (1..=2500).map(|n| format!("{{\"n\": {n}}}\n")).collect();
     assert_eq!(pushed(&["--lines", "--json", "--kind", "bulk"], &lines).json(), json!({"tasks": 2500}));
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE kind = 'bulk'"), 2500);
-    let bad = pushed(&["--lines", "--kind", "bad"], &(lines + "{\n"));
-    bad.refusal(1, "line 2501 is not JSON");
-    assert!(bad.errors.contains("2000 tasks"), "{}", bad.errors);
-    assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE kind = 'bad'"), 2000);
+    // The second is JSON that the server refuses, and says why.
+    for (kind, last, why) in [("bad", "{", "line 2501 is not JSON"), ("refused", r#""\u0000""#, "lines 2001 to 2501: ")] {
+        let bad = pushed(&["--lines", "--kind", kind], &format!("{lines}{last}\n"));
+        bad.refusal(1, why);
+        assert!(bad.errors.contains("2000 tasks"), "{}", bad.errors);
+        let query = format!("SELECT count(*) FROM queue.tasks WHERE kind = '{kind}'");
+        assert_eq!(number(&mut client, &query), 2000);
+    }
     assert_eq!(pushed(&["--lines"], "").text(), "0 tasks");
 
     run(
@@ -112,6 +116,23 @@ fn push_reads_standard_input() {
     );
     pushed(&["1", "--kind", "unwanted"], "").refusal(1, "suppressed");
     assert_eq!(pushed(&["--lines", "--kind", "unwanted"], "1\n2\n").text(), "0 tasks");
+}
+
+#[test]
+fn get_shows_json_that_rust_cannot_represent() {
+    let (cluster, mut client) = start("numbers");
+    let (large, deep) = ("9".repeat(400), format!("{}{}", "[".repeat(300), "]".repeat(300)));
+    let push = format!(
+        "SELECT queue.push('mail', '{{\"exact\": 1.10, \"large\": {large}, \"deep\": {deep}}}', headers => '{{\"n\": {large}}}')"
+    );
+    let id = number(&mut client, &push).to_string();
+    run(&mut client, &format!("SELECT queue.fail(id, token, 'no', details => '{{\"n\": {large}}}') FROM queue.claim(queue => 'mail')"));
+    for options in [&["get", &id][..], &["get", &id, "--json"]] {
+        let shown = call(&cluster, options);
+        for text in ["\"exact\": 1.10", &format!("\"large\": {large}"), &deep, &format!("{{\"n\": {large}}}")] {
+            assert!(shown.text().contains(text), "{text} in {}", shown.output);
+        }
+    }
 }
 
 #[test]

@@ -101,6 +101,11 @@ fn check(payload: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<IgnoredAny>(payload).map(drop)
 }
 
+/// What is in the database when a batch fails.
+fn added(pushed: usize) -> String {
+    format!("The {pushed} tasks of earlier batches have been added; the batch of this line has not.")
+}
+
 async fn lines(session: &Session, options: &Push, given: &Given) -> Result<ExitCode, Failure> {
     let query =
         format!("SELECT queue.push_many(queue => $1, payloads => $2::text[]::jsonb[]{})", given.sql());
@@ -108,21 +113,23 @@ async fn lines(session: &Session, options: &Push, given: &Given) -> Result<ExitC
     let mut input = std::io::stdin().lock();
     let (mut pushed, mut number, mut ended) = (0_usize, 0_usize, false);
     while !ended {
-        let (mut payloads, mut size) = (Vec::new(), 0);
+        let (mut payloads, mut size, first) = (Vec::new(), 0, number + 1);
         while payloads.len() < LINES && size < BYTES {
             let mut line = String::new();
-            if input.read_line(&mut line)? == 0 {
-                ended = true;
-                break;
-            }
             number += 1;
+            match input.read_line(&mut line) {
+                Ok(0) => {
+                    ended = true;
+                    break;
+                }
+                Ok(_) => {}
+                Err(why) => return Err(Failure::new(format!("line {number}: {why}")).hint(added(pushed))),
+            }
             if line.trim().is_empty() {
                 continue;
             }
             check(&line).map_err(|why| {
-                Failure::new(format!("line {number} is not JSON: {why}")).hint(format!(
-                    "The {pushed} tasks of earlier batches have been added; the batch of this line has not."
-                ))
+                Failure::new(format!("line {number} is not JSON: {why}")).hint(added(pushed))
             })?;
             size += line.len();
             payloads.push(line);
@@ -130,18 +137,17 @@ async fn lines(session: &Session, options: &Push, given: &Given) -> Result<ExitC
         if payloads.is_empty() {
             continue;
         }
+        let last = number - usize::from(ended);
         let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> =
             vec![(&options.queue, Type::TEXT), (&payloads, Type::TEXT_ARRAY)];
         arguments.extend(given.values());
-        let added = session.rows(&query, &arguments).await.map_err(|failure| {
-            let hint = format!(
-                "{pushed} tasks have been added, from the lines before line {}.",
-                number + 1 - payloads.len()
-            );
-            Failure { detail: failure.detail.clone().or(Some(hint)), ..failure }
+        let rows = session.rows(&query, &arguments).await.map_err(|failure| {
+            let hints = [failure.hint.clone(), Some(added(pushed))];
+            let message = format!("lines {first} to {last}: {}", failure.message);
+            Failure { message, hint: Some(hints.into_iter().flatten().collect::<Vec<_>>().join("\n")), ..failure }
         })?;
         // A trigger can have suppressed some.
-        pushed += added.len();
+        pushed += rows.len();
         if shows_progress {
             eprint!("\r{pushed} tasks");
         }

@@ -11,7 +11,7 @@ mod tls;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSqlOwned, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use crate::failure::Failure;
@@ -108,8 +108,17 @@ impl Session {
 
     /// The first column of the only row, as JSON.
     pub async fn json(&self, query: &str, arguments: Arguments<'_>) -> Result<serde_json::Value, Failure> {
+        Ok(self.first(query, arguments).await?.unwrap_or(serde_json::Value::Null))
+    }
+
+    /// The first column of the only row, unless it is null.
+    pub async fn first<T: FromSqlOwned>(
+        &self,
+        query: &str,
+        arguments: Arguments<'_>,
+    ) -> Result<Option<T>, Failure> {
         let rows = self.rows(query, arguments).await?;
-        Ok(rows.first().and_then(|row| row.get::<_, Option<_>>(0)).unwrap_or(serde_json::Value::Null))
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
     }
 
     /// Cancels the statement that runs, and waits at most this long for the server to take the request.

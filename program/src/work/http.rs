@@ -77,9 +77,8 @@ impl Target {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let map = request.headers_mut();
-        let carried = task.headers();
         for name in TRACING {
-            if let Some(Ok(value)) = carried.get(name).and_then(Value::as_str).map(HeaderValue::from_str) {
+            if let Some(Ok(value)) = task.header(name).map(HeaderValue::try_from) {
                 map.insert(name, value);
             }
         }

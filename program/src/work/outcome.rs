@@ -1,5 +1,6 @@
 //! How an attempt ended.
 
+use std::num::IntErrorKind;
 use std::time::{Duration, SystemTime};
 
 use serde::de::IgnoredAny;
@@ -110,6 +111,7 @@ pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
+        Err(why) if *why.kind() == IntErrorKind::PosOverflow => LONGEST,
         Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
     };
     Some(wait.min(LONGEST))
@@ -145,6 +147,7 @@ mod tests {
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:50:37 GMT", now), Some(Duration::from_secs(60)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), Some(Duration::ZERO));
         assert_eq!(retry_after("99999999999", now), Some(Duration::from_secs(2_592_000)));
+        assert_eq!(retry_after("99999999999999999999", now), Some(Duration::from_secs(2_592_000)));
         assert_eq!(retry_after("soon", now), None);
     }
 

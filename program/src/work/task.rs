@@ -1,8 +1,10 @@
 //! A claimed task.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::lease::Lease;
 
@@ -26,9 +28,9 @@ impl Task {
         fields
     }
 
-    /// The headers; empty if there are none.
-    pub fn headers(&self) -> Map<String, Value> {
-        let headers = self.headers.as_deref().and_then(|headers| serde_json::from_str(headers).ok());
-        headers.unwrap_or_default()
+    /// A header that is a string. Others are not read: they can have numbers and depths that Rust has not.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let headers: BTreeMap<String, &RawValue> = serde_json::from_str(self.headers.as_deref()?).ok()?;
+        serde_json::from_str(headers.get(name)?.get()).ok()
     }
 }

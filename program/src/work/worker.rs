@@ -120,7 +120,11 @@ async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -
     }
     let unreported = context.leases.count();
     if unreported > 0 {
-        end = end.and(Err(Failure::new(format!("the outcomes of {unreported} tasks could not be reported"))));
+        let why = format!("the outcomes of {unreported} tasks could not be reported");
+        end = Err(match end {
+            Ok(()) => Failure::new(why),
+            Err(first) => Failure { message: format!("{}; {why}", first.message), ..first },
+        });
     }
     if !beating.is_finished() {
         beating.abort();
