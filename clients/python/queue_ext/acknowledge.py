@@ -197,15 +197,20 @@ class Acknowledger:
             return {task.id for task in tasks if _confirm_cancel(connection, task)}
         lock_timeout = _LOCK_TIMEOUT if len(group) > 1 else _LOCK_TIMEOUT_ALONE
         arguments: list[Any] = [lock_timeout, [task.id for task in tasks], [task.token for task in tasks]]
-        texts = [one.text for _, one in group]
+        texts = _array([one.text for _, one in group])
         delay = None if outcome.delay is None else timedelta(seconds=outcome.delay)
         if outcome.verb == "complete":
-            arguments += [texts if any(text is not None for text in texts) else None]
+            arguments += [texts]
         elif outcome.verb == "fail":
-            arguments += [texts, delay, outcome.permanent, [one.details for _, one in group]]
+            arguments += [texts, delay, outcome.permanent, _array([one.details for _, one in group])]
         else:
             arguments += [delay]
         return {row[0] for row in connection.execute(_STATEMENTS[outcome.verb], arguments)}
+
+
+def _array(texts: list[str | None]) -> list[str | None] | None:
+    """Nulls alone are no array: a role can have array_nulls off, and then the server reads them as texts."""
+    return texts if any(text is not None for text in texts) else None
 
 
 def _size(report: Report) -> int:

@@ -141,6 +141,8 @@ class Link:
             connection = self._connect()
             try:
                 connection.autocommit, connection.row_factory = True, tuple_row
+                if connection.info.encoding != "utf-8":  # it has not every character that a payload can have
+                    connection.execute("SET client_encoding = 'UTF8'")
             except BaseException:
                 connection.close()
                 raise

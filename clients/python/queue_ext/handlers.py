@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
+import os
 import sys
 import threading
+import traceback
 from collections import deque
 from typing import Any, Awaitable, Callable, Iterable, Union
 
@@ -65,21 +68,47 @@ class Handlers:
 
     def run(self, task: Task) -> tuple[Outcome, BaseException | None]:
         """Runs a plain function to its end."""
+        process = os.getpid()
         try:
             task.check()
-            return of_result(task, self.call(task)), None
+            outcome = of_result(task, self.call(task))
         except BaseException as error:  # whatever it is, it is the handler's
+            _end_if_forked(process, error)
             return of_error(task, error), error
+        _end_if_forked(process)
+        return outcome, None
 
     async def run_async(self, task: Task) -> tuple[Outcome, BaseException | None]:
+        process = os.getpid()
         try:
             task.check()
             result: Awaitable[Any] = self.call(task)
-            return of_result(task, await result), None
+            outcome = of_result(task, await result)
         except asyncio.CancelledError as error:
             return RELEASE if task.reason is None and _is_cancelled() else of_error(task, error), error
         except BaseException as error:
+            _end_if_forked(process, error)
             return of_error(task, error), error
+        _end_if_forked(process)
+        return outcome, None
+
+
+def _end_if_forked(process: int, error: BaseException | None = None) -> None:
+    """Ends a process that the handler has forked, as Python ends one at the end of its main thread: the worker is not in it, and
+    nobody would ever end it."""
+    if os.getpid() == process:
+        return
+    code: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+    elif error is not None:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _is_cancelled() -> bool:
@@ -162,9 +191,13 @@ class Loop:
     async def _run(self, task: Task) -> None:
         current = asyncio.current_task()
         assert current is not None
-        task.interrupt = functools.partial(self._loop.call_soon_threadsafe, self._cancel, task, current)
+        task.interrupt = functools.partial(self._interrupt, task, current)
         outcome, error = await self._handlers.run_async(task)
         self._ended(task, outcome, error)
+
+    def _interrupt(self, task: Task, running: asyncio.Task[None]) -> None:
+        with contextlib.suppress(RuntimeError):  # somebody has closed the loop, and so nothing runs on it
+            self._loop.call_soon_threadsafe(self._cancel, task, running)
 
     @staticmethod
     def _cancel(task: Task, running: asyncio.Task[None]) -> None:

@@ -98,6 +98,17 @@ class Run:
                 message = self._commands.get()
         except BaseException as error:  # of the user's signal handler
             message = error
+        try:
+            self._drain(acknowledger)
+        finally:  # whatever happens, nothing may keep the leases of tasks that nobody works on
+            self._gave_up.set()
+            self._heartbeat.end()
+            self._threads.end()
+        if isinstance(message, BaseException):
+            raise message
+
+    def _drain(self, acknowledger: threading.Thread) -> None:
+        """Waits for what runs, stops what takes too long, and has everything reported."""
         logger.info("worker %s stops, %d tasks are running", self._settings.name, len(self._running))
         with self._slots:
             self._stopping.set()
@@ -119,11 +130,6 @@ class Run:
         acknowledger.join(_GRACE)
         if self._unreported > 0:
             logger.error("%d outcomes could not be reported: the tasks are retried when their leases end", self._unreported)
-        self._gave_up.set()
-        self._heartbeat.end()
-        self._threads.end()
-        if isinstance(message, BaseException):
-            raise message
 
     def _thread(self, target: Callable[[], object]) -> threading.Thread:
         def guarded() -> None:

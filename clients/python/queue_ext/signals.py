@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from typing import Any, Callable, Iterator
@@ -44,10 +45,19 @@ def _installed() -> Iterator[None]:
     finally:
         _count -= 1
         if _count == 0:
-            for changed, handler in _before.items():
-                if signal.getsignal(changed) is _stop_all:  # nobody has replaced it meanwhile
-                    signal.signal(changed, signal.SIG_DFL if handler is None else handler)
-            _before.clear()
+            _restore()
+
+
+def _restore() -> None:
+    for number, handler in _before.items():
+        if signal.getsignal(number) is _stop_all:  # nobody has replaced it meanwhile
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    _before.clear()
+
+
+# A process that a handler forks has no worker that could stop: without this it would ignore the signals.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore)
 
 
 def _stop_all(*_: object) -> None:

@@ -126,7 +126,8 @@ class Worker:
                 run.run()
             except BaseException as raised:
                 error = raised
-            loop.call_soon_threadsafe(lambda: done.set_exception(error) if error else done.set_result(None))
+            with contextlib.suppress(RuntimeError):  # somebody has closed the loop
+                loop.call_soon_threadsafe(lambda: done.set_exception(error) if error else done.set_result(None))
 
         cancelled: asyncio.CancelledError | None = None
         with calling(self.stop) if signals else contextlib.nullcontext():

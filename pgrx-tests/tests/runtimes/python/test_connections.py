@@ -30,7 +30,7 @@ class Connections(Case):
             self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
 
     def test_the_settings_of_the_role_do_not_matter(self):
-        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard"})
+        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard", "array_nulls": "off"})
         worker, seen = Worker(url, self.queue, lease=60), []
 
         @worker.handler()
@@ -90,6 +90,14 @@ class Connections(Case):
         with self.running(worker):
             self.await_state(id, "completed")
         self.assertGreaterEqual(len(names), 2)
+
+    def test_a_function_can_open_connections_with_another_encoding(self):
+        url = self.url_of_role({"client_encoding": "LATIN1"})
+        worker = Worker(lambda: psycopg.connect(url), self.queue)
+        worker.handler()(lambda task: task.payload)
+        id = push(self.db, self.queue, "€")
+        with self.running(worker):
+            self.assertEqual(self.await_state(id, "completed")["result"], "€")
 
     def test_any_error_of_the_function_is_an_outage_after_the_first_claim(self):
         class SecretsUnavailable(Exception):

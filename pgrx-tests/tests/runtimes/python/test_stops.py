@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -194,6 +195,71 @@ class Stops(Case):
         asyncio.run(main())
         task = self.get(self.id)
         self.assertEqual((task["state"], task["attempt"], task["errors"]), ("queued", 0, None))
+
+    def test_leases_are_given_back_if_the_event_loop_was_closed(self):
+        worker, begun = self.worker(shutdown_timeout=0.1), threading.Event()
+
+        @worker.handler()
+        async def handle(task):
+            begun.set()
+            await asyncio.sleep(60)
+
+        id = push(self.db, self.queue)
+        loop = asyncio.new_event_loop()
+        run = loop.create_task(worker.run_async(signals=False))
+        loop.run_until_complete(asyncio.to_thread(begun.wait, 30))
+        loop.close()
+        worker.stop()
+        self.assertEqual(self.await_state(id, "queued")["attempt"], 0)
+        self.assertFalse(run.done())
+
+    def test_a_process_that_a_handler_forks_is_no_worker(self):
+        worker, fork = self.worker(), multiprocessing.get_context("fork")
+
+        def run(begun):
+            begun.set()
+            time.sleep(60)
+
+        def terminated():
+            begun = fork.Event()
+            child = fork.Process(target=run, args=[begun])
+            child.start()
+            begun.wait(30)
+            child.terminate()
+            child.join(30)
+            return child.exitcode
+
+        def exited():
+            child = os.fork()
+            return sys.exit(7) if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def returned():
+            child = os.fork()
+            return None if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        expected = {terminated: -signal.SIGTERM, exited: 7, returned: 0}
+        calls = {call.__name__: call for call in expected}
+
+        @worker.handler("plain")
+        def plain(task):
+            return calls[task.payload]()
+
+        @worker.handler("coroutine")
+        async def coroutine(task):
+            return calls[task.payload]()
+
+        ids = {push(self.db, self.queue, name, kind=kind): calls[name] for kind in ("plain", "coroutine") for name in calls}
+
+        def stop():
+            try:
+                for id in ids:
+                    self.await_state(id, "completed")
+            finally:
+                worker.stop()
+
+        threading.Thread(target=stop).start()
+        worker.run()
+        self.assertEqual({id: self.get(id)["result"] for id in ids}, {id: expected[call] for id, call in ids.items()})
 
     def test_an_error_of_a_signal_handler_ends_the_worker_gracefully(self):
         worker, begun = self.worker(), threading.Event()
