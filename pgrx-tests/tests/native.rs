@@ -193,3 +193,30 @@ fn plain_calls_do_not_fall_back_to_sql() {
         assert!(held.is_empty(), "{role}, {queue}: all tasks are done");
     }
 }
+
+#[test]
+fn a_claim_whose_leases_end_meanwhile_returns_no_task_twice() {
+    let cluster = Cluster::start_with(
+        "native-short",
+        &Settings { preload: true, extra: "queue.worker_enabled = off" },
+    );
+    let mut client = cluster.connect();
+    client
+        .batch_execute(
+            "CREATE EXTENSION IF NOT EXISTS queue_ext; SELECT queue.create('short', '{\"delayed_head\": \"pass\"}');
+             SELECT queue.push('short');
+             SELECT queue.push('short', group_key => 'g', delay => '1 ms')",
+        )
+        .expect("push");
+    eventually("both are due", SOON, || {
+        let due = "SELECT count(*) FROM queue.tasks WHERE run_at <= clock_timestamp()";
+        client.query_one(due, &[]).expect("count").get::<_, i64>(0) == 2
+    });
+    // The first is served natively; that of the group is not.
+    let claim = "SELECT id, attempt FROM queue.claim('1 microsecond', 'short', 5)";
+    let claimed: Vec<(i64, i32)> =
+        client.query(claim, &[]).expect("claim").iter().map(|row| (row.get(0), row.get(1))).collect();
+    let mut ids: Vec<i64> = claimed.iter().map(|(id, _)| *id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), claimed.len(), "{claimed:?}");
+}

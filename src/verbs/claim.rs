@@ -22,6 +22,8 @@ use pgrx::prelude::*;
 
 /// How many expired leases one claim ends.
 const EXPIRED: usize = 16;
+/// If a lease ends so soon, in microseconds, the claim returns fewer tasks instead of falling back to SQL for the rest.
+const SHORT: i64 = 1_000_000;
 /// How many candidates are taken from a lane at a time.
 const AT_ONCE: usize = 256;
 
@@ -80,8 +82,19 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         let table = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
         let worker = worker.map(text);
         point!(ClaimOpened);
-        let mut claim =
-            Claim { tables, queue, settings, table, lease, worker, most, granted: 0, rows: None, checked: 0 };
+        let mut claim = Claim {
+            tables,
+            queue,
+            settings,
+            table,
+            lease,
+            worker,
+            most,
+            granted: 0,
+            first_end: i64::MAX,
+            rows: None,
+            checked: 0,
+        };
         let result = claim.run(arguments);
         pg_sys::table_close(table, pg_sys::NoLock as i32);
         point!(ClaimGranted);
@@ -92,6 +105,8 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
             durability::after_claim();
         }
         match (result, claim.rows) {
+            // SQL would end those that have run out meanwhile, and return their tasks again.
+            (Err(_), Some(rows)) if claim.granted > 0 && claim.first_end <= now() + SHORT => Ok(Outcome::Served(rows.done())),
             // Granted leases stay granted, and only the rest falls back to SQL.
             (Err(reason), Some(rows)) if claim.granted > 0 => {
                 let rest = pg_sys::Datum::from((most - claim.granted) as i32);
@@ -118,6 +133,8 @@ struct Claim<'a> {
     worker: Option<pg_sys::Datum>,
     most: usize,
     granted: usize,
+    /// When the first of the leases granted ends.
+    first_end: i64,
     rows: Option<Rows>,
     /// The stamp of events that this call has checked already.
     checked: u64,
@@ -189,11 +206,13 @@ impl Claim<'_> {
                                 lease: self.lease,
                                 worker: self.worker,
                                 tokens: tokens::range(self.tables.token_mark),
+                                first_end: self.first_end,
                             };
                             let leased = grant.grant(&reservation, rows);
                             if leased.is_err() && matches!(answer, Answer::Refill(_)) {
                                 refill::give_up(&self.queue);
                             }
+                            self.first_end = grant.first_end;
                             self.granted += leased?;
                         }
                         match answer {

@@ -32,6 +32,8 @@ pub struct Grant<'a> {
     pub lease: Option<i64>,
     pub worker: Option<pg_sys::Datum>,
     pub tokens: Range,
+    /// When the first of the leases granted ends.
+    pub first_end: i64,
 }
 
 impl Grant<'_> {
@@ -58,6 +60,7 @@ impl Grant<'_> {
                 match self.grant_one(&mut scan, key, rows) {
                     Ok(Some(until)) => {
                         reservation.leased(number, until);
+                        self.first_end = self.first_end.min(until);
                         granted += 1;
                     }
                     Ok(None) => {}

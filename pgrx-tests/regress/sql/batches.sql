@@ -181,4 +181,15 @@ SELECT count(*) AS push_tasks FROM queue.push_tasks(format(
 SELECT unfinished FROM queue.batches WHERE batch = :batch;
 SELECT queue, kind, lease, timeout, count(*) FROM queue.tasks WHERE id >= :batch GROUP BY queue, kind, lease, timeout ORDER BY queue;
 
-SELECT queue.drop('work', true), queue.drop('done', true);
+-- A callback that waits holds up its group, so the tasks of its batch cannot be in it, unless the group passes over it.
+SELECT queue.create('ordered');
+SELECT queue.create_batch('ordered', group_key => 'g') AS batch \gset
+SELECT left(pg_temp.refused(format($$SELECT queue.push('ordered', group_key => 'g', batch => %s)$$, :batch)), 5) AS same_group,
+       left(pg_temp.refused(format(
+           $$SELECT queue.push_many('ordered', '{1,2}', group_keys => '{f,g}', batch => %s)$$, :batch)), 5) AS push_many;
+SELECT queue.push('ordered', group_key => 'f', batch => :batch) > 0 AS another_group,
+       queue.push('done', group_key => 'g', batch => :batch) > 0 AS another_queue;
+SELECT queue.configure('ordered', '{"delayed_head": "pass"}');
+SELECT queue.push('ordered', group_key => 'g', batch => :batch) > 0 AS passed_over;
+
+SELECT queue.drop('work', true), queue.drop('done', true), queue.drop('ordered', true);
