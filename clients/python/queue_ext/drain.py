@@ -8,7 +8,7 @@ from typing import Any, Callable, Generator, Union
 
 from .caller import Parameters, Rows, execute, execute_async, sqlstate
 from .handlers import Handlers
-from .outcomes import UNCOMMITTED, Discard, Outcome, Retry, Snooze, Stopped
+from .outcomes import UNCOMMITTED, Discard, Outcome, Retry, Snooze, Stopped, Suspended
 from .run import Settings
 from .task import COLUMNS, Task
 from .values import to_interval, to_json
@@ -94,10 +94,11 @@ class Drain:
             outcome, error = yield task
             if not (error is None or isinstance(error, (Exception, Stopped))):
                 raise error  # ends the process, or cancels the caller
-            if self._raise_errors and error is not None and not isinstance(error, (Retry, Snooze, Discard)):
+            if self._raise_errors and error is not None and not isinstance(error, (Retry, Snooze, Discard, Suspended)):
                 raise error
             if in_transaction:
-                yield ("RELEASE" if error is None else "ROLLBACK TO") + " SAVEPOINT queue_ext", {}
+                is_kept = error is None or isinstance(error, Suspended)
+                yield ("RELEASE" if is_kept else "ROLLBACK TO") + " SAVEPOINT queue_ext", {}
             lease_of_task = {"id": str(task.id), "token": str(task.token)}
             if task.unsent_progress is not None:
                 yield _PROGRESS, {**lease_of_task, "progress": task.unsent_progress}

@@ -35,6 +35,11 @@ class Snooze(Exception):
         self.delay = to_pause(delay)
 
 
+class Suspended(Exception):
+    """The handler has suspended its task by queue.sleep, queue.await_event or queue.await_task, and has committed that. Nothing is
+    reported: the task is claimed again when its wait is over. If it was not suspended, it is when its lease ends."""
+
+
 class Stopped(BaseException):
     """The handler stops because it was told to. Not an Exception, so that "except Exception" lets it pass."""
 
@@ -73,6 +78,8 @@ def of_error(task: Task, error: BaseException) -> Outcome:
 def _of_error(task: Task, error: BaseException) -> Outcome:
     if isinstance(error, (Stopped, asyncio.CancelledError)) and task.reason is not None:
         return _OF_REASON[task.reason]
+    if isinstance(error, Suspended):
+        return NOTHING
     if isinstance(error, Snooze):
         return Outcome("release", delay=to_pause(error.delay))
     if isinstance(error, Retry):

@@ -28,6 +28,15 @@ export class Snooze extends Error {
   }
 }
 
+/** The handler has suspended its task by queue.sleep, queue.await_event or queue.await_task, and has committed that. Nothing is
+ *  reported: the task is claimed again when its wait is over. If it was not suspended, it is when its lease ends. */
+export class Suspended extends Error {
+  override readonly name = "Suspended";
+  constructor() {
+    super("the handler has suspended the task");
+  }
+}
+
 export type StopReason = "cancelled" | "lost" | "shutdown";
 
 /** The reason of a task's signal. A handler that stops throws it, as `task.signal.throwIfAborted()` does. */
@@ -93,6 +102,7 @@ export function outcomeOf(task: Task<any>, error: unknown): Outcome | undefined 
   if (task.stopReason !== undefined && isStop(error)) {
     return { cancelled: { verb: "confirm_cancel" } as const, shutdown: RELEASED, lost: undefined }[task.stopReason];
   }
+  if (error instanceof Suspended) return undefined;
   if (error instanceof Retry) {
     const retryIn = error.delay == null ? null : delayText(error.delay);
     return failed(error.message, error.name, { retryIn, chosen: true });

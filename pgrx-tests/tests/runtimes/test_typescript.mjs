@@ -20,7 +20,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 const here = dirname(fileURLToPath(import.meta.url));
 const client = resolve(process.env.QUEUE_EXT_CLIENT ?? join(here, "../../../clients/typescript/dist/index.js"));
 const libraries = resolve(process.env.QUEUE_EXT_LIBRARIES ?? here);
-const { Discard, Retry, Snooze, Worker, push, pushMany, pushManyStatement, pushStatement } =
+const { Discard, Retry, Snooze, Suspended, Worker, push, pushMany, pushManyStatement, pushStatement } =
   await import(pathToFileURL(client).href);
 const { Connection, Outages } = await import(pathToFileURL(join(dirname(client), "connection.js")).href);
 const pg = createRequire(client)("pg");
@@ -239,13 +239,17 @@ test("drain runs all due tasks in the transaction, with each outcome", () => rol
   });
   worker.handler("discard", () => { throw new Discard("never"); });
   worker.handler("snooze", () => { throw new Snooze("1 hour"); });
+  worker.handler("suspend", async (task) => {
+    await db.query("SELECT queue.sleep($1, $2, 'a while', '1 hour')", [task.id, task.token]);
+    throw new Suspended();
+  });
   worker.handler("complete", (task) => task.complete(db, "by the handler"));
   worker.handler("broken", () => db.query("SELECT 1 / 0"));
   const ids = {};
-  for (const kind of ["plain", "retry", "discard", "snooze", "complete", "broken", "unknown"]) {
+  for (const kind of ["plain", "retry", "discard", "snooze", "suspend", "complete", "broken", "unknown"]) {
     ids[kind] = await push(db, queue, { n: 5 }, { kind, max_attempts: 2 });
   }
-  assert.equal(await worker.drain(db), 10);
+  assert.equal(await worker.drain(db), 11);
   const found = {};
   for (const [kind, id] of Object.entries(ids)) {
     const { state, attempt, result, errors } = await get(id);
@@ -256,6 +260,7 @@ test("drain runs all due tasks in the transaction, with each outcome", () => rol
     retry: ["completed", 2, null, "later", "Retry"],
     discard: ["failed", 1, null, "never", "Discard"],
     snooze: ["queued", 0, null, undefined, undefined],
+    suspend: ["queued", 0, null, undefined, undefined],
     complete: ["completed", 1, "by the handler", undefined, undefined],
     broken: ["failed", 2, null, "error: division by zero", "DatabaseError"],
     unknown: ["failed", 2, null, 'no handler for kind "unknown"', "NoHandler"],

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import psycopg
 
-from queue_ext import Discard, Retry, Snooze, Task, Worker
+from queue_ext import Discard, Retry, Snooze, Suspended, Task, Worker
 from queue_ext import push, push_async
 
 from case import Case, needs, URL
@@ -105,6 +105,19 @@ class Drain(Case):
         self.assertEqual(self.work.drain(self.connection), 3)
         self.assertEqual(self.get_here(id)["state"], "completed")
         self.assertEqual(self.connection.execute("SELECT n FROM written").fetchall(), [(3,)])
+
+    def test_a_task_that_its_handler_suspends_stays_suspended(self):
+        @self.work.handler()
+        def sleep(task):
+            slept = "SELECT queue.sleep(%s, %s, 'a while', '1 hour')"
+            if not self.connection.execute(slept, [task.id, task.token]).fetchone()[0]:
+                raise Suspended
+
+        id = self.push()
+        self.assertEqual(self.work.drain(self.connection, raise_errors=True), 1)
+        task = self.get_here(id)
+        self.assertEqual((task["state"], task["attempt"], task["errors"]), ("queued", 0, None))
+        self.assertEqual(len(self.connection.execute("SELECT * FROM queue.steps(%s)", [id]).fetchall()), 1)
 
     def test_a_task_that_its_handler_completes_is_not_reported_again(self):
         self.work.handler()(lambda task: task.complete(self.connection, {"ok": True}))

@@ -10,7 +10,7 @@ import unittest.mock
 import psycopg
 
 import queue_ext.task
-from queue_ext import Worker, push, push_many
+from queue_ext import Suspended, Worker, push, push_many
 from queue_ext.acknowledge import Acknowledger
 from queue_ext.heartbeat import Heartbeat
 
@@ -334,10 +334,12 @@ class Results(Case):
                 await_event = "SELECT payload FROM queue.await_event(%s, %s, 'paid')"
                 event = own.execute(await_event, [task.id, task.token]).fetchone()
             calls.append(event)
-            return None if event is None else event[0]
+            if event is None:
+                raise Suspended
+            return event[0]
 
         id = push(self.db, self.queue)
-        with self.running(worker):
+        with self.assertNoLogs("queue_ext", "WARNING"), self.running(worker):
             self.await_state(id, "waiting")
             await_condition(lambda: calls)
             self.db.execute("SELECT queue.emit(%s, 'paid', '7')", [self.queue])
