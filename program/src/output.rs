@@ -64,6 +64,14 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
+/// Whether somebody can still read what is printed: `queue tail | head -1` is to end although nothing more happens.
+pub fn has_reader() -> bool {
+    let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+    // SAFETY: one entry, and no waiting.
+    unsafe { libc::poll(&raw mut output, 1, 0) };
+    output.revents & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

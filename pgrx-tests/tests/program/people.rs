@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use queue_ext_tests::{number, run, text};
+use queue_ext_tests::{SOON, eventually, number, run, text};
 use serde_json::{Value, json};
 
 use super::commands::{start, task};
@@ -233,6 +233,16 @@ fn tail_prints_what_happens_to_tasks() {
     queue_ext_tests::cluster::signal(process.id() as i32, libc::SIGINT);
     assert_eq!(process.wait().expect("its end").code(), Some(0));
     call(&cluster, &["tail", "nope"]).refusal(1, "does not exist");
+
+    // It ends with its reader, although nothing more happens.
+    let mut command = program_for(&cluster);
+    let mut process = command.args(["tail", "mail", "--since", "1h"]).spawn().expect("start it");
+    let _killed = KilledOnFailure(process.id());
+    let mut output = BufReader::new(process.stdout.take().expect("its output"));
+    assert!(output.read_line(&mut String::new()).expect("a line") > 0);
+    drop(output);
+    let mut ended = || process.try_wait().expect("its state");
+    eventually("queue tail ends with its reader", SOON, || ended().is_some());
 }
 
 #[test]

@@ -93,7 +93,11 @@ pub async fn run(
         seen.retain(|_, at| *at > from);
         let pause = SHORTEST_PAUSE.max(asked.elapsed() * SHARE);
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause) => {
+                if !output::has_reader() {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::SUCCESS),
         }
     }
