@@ -28,7 +28,8 @@ def calling(stop: Callable[[], None]) -> Iterator[None]:
         else:
             yield
     finally:
-        _stops.remove(stop)
+        if stop in _stops:  # not in a child process
+            _stops.remove(stop)
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def _installed() -> Iterator[None]:
     try:
         yield
     finally:
-        _count -= 1
+        _count = max(0, _count - 1)
         if _count == 0:
             _restore()
 
@@ -55,9 +56,16 @@ def _restore() -> None:
     _before.clear()
 
 
-# A process that a handler forks has no worker that could stop: without this it would ignore the signals.
+def _forget() -> None:
+    """A process that a handler forks has no worker: with the signal handlers of its parent it would ignore the signals."""
+    global _count
+    _restore()
+    _stops.clear()
+    _count = 0
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _stop_all(*_: object) -> None:
