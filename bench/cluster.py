@@ -157,7 +157,7 @@ class Cluster:
             try:
                 # Its own time, its time in the kernel, and both of the children that have ended.
                 total = sum(ticks(child, slice(11, 13)) for child in children) + ticks(postmaster, slice(11, 15))
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue  # One has ended meanwhile.
             return total / os.sysconf("SC_CLK_TCK")
 
