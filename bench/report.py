@@ -17,7 +17,10 @@ def write(results, out):
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1, default=float) + "\n")
     pictures = plots.draw(results, out)
-    (out / "README.md").write_text("\n".join(page(results, pictures, os.path.relpath("bench/README.md", out))) + "\n")
+    lines = page(results, pictures, os.path.relpath("bench/README.md", out))
+    others = [f"[{path.parent.name}]({path.parent.name}/README.md)" for path in sorted(out.glob("*/README.md"))]
+    lines += ["", f"The same on other servers, in part: {', '.join(others)}."] if others else []
+    (out / "README.md").write_text("\n".join(lines) + "\n")
     reached = targets.table(results)
     # The targets are for maintainers: those of the published run are stored beside the benchmark.
     if PUBLISHED not in out.parents:
