@@ -2842,9 +2842,22 @@ COMMENT ON FUNCTION queue_internal.check_no_cycle IS
 -- deadline, has ended it although the batch is locked.
 CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    source         text;
+    callback_group text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = batch) THEN
+    SELECT t.queue, t.group_key INTO source, callback_group FROM queue.tasks AS t WHERE t.id = batch;
+    IF NOT FOUND THEN
         PERFORM queue_internal.raise_unknown_batch(batch);
+    ELSIF callback_group IS NOT NULL
+          AND EXISTS (SELECT FROM queue.queues AS q
+                      WHERE q.name = source AND q.delayed_head = 'block' AND q.max_running_per_group = 1)
+          AND EXISTS (SELECT FROM queue.tasks AS t
+                      WHERE t.id = ANY (ids) AND t.queue = source AND t.group_key = callback_group) THEN
+        RAISE EXCEPTION 'argument "group_key" must not be the group of the callback of batch %', batch
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = 'The callback holds up its group until the batch has ended: it and the task would wait for each other.',
+                  HINT = 'Give the callback another group, or none.';
     END IF;
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT u.id, batch, 'batch' FROM unnest(ids) AS u (id);

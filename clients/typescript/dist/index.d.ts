@@ -1,6 +1,6 @@
 export { push, pushMany, pushManyStatement, pushStatement } from "./push.js";
 export type { PushManyOptions, PushOptions } from "./push.js";
-export { Discard, Retry, Snooze, Stopped } from "./outcomes.js";
+export { Discard, Retry, Snooze, Stopped, Suspended } from "./outcomes.js";
 export type { StopReason } from "./outcomes.js";
 export type { Interval, Queryable, Statement } from "./sql.js";
 export { Task } from "./task.js";

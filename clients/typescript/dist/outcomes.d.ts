@@ -16,6 +16,12 @@ export declare class Snooze extends Error {
     readonly name = "Snooze";
     constructor(delay: Interval);
 }
+/** The handler has suspended its task by queue.sleep, queue.await_event or queue.await_task, and has committed that. Nothing is
+ *  reported: the task is claimed again when its wait is over. If it was not suspended, it is when its lease ends. */
+export declare class Suspended extends Error {
+    readonly name = "Suspended";
+    constructor();
+}
 export type StopReason = "cancelled" | "lost" | "shutdown";
 /** The reason of a task's signal. A handler that stops throws it, as `task.signal.throwIfAborted()` does. */
 export declare class Stopped extends Error {

@@ -26,6 +26,14 @@ export class Snooze extends Error {
         delayText(delay);
     }
 }
+/** The handler has suspended its task by queue.sleep, queue.await_event or queue.await_task, and has committed that. Nothing is
+ *  reported: the task is claimed again when its wait is over. If it was not suspended, it is when its lease ends. */
+export class Suspended extends Error {
+    name = "Suspended";
+    constructor() {
+        super("the handler has suspended the task");
+    }
+}
 /** The reason of a task's signal. A handler that stops throws it, as `task.signal.throwIfAborted()` does. */
 export class Stopped extends Error {
     reason;
@@ -64,6 +72,8 @@ export function outcomeOf(task, error) {
     if (task.stopReason !== undefined && isStop(error)) {
         return { cancelled: { verb: "confirm_cancel" }, shutdown: RELEASED, lost: undefined }[task.stopReason];
     }
+    if (error instanceof Suspended)
+        return undefined;
     if (error instanceof Retry) {
         const retryIn = error.delay == null ? null : delayText(error.delay);
         return failed(error.message, error.name, { retryIn, chosen: true });

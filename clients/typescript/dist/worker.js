@@ -130,7 +130,9 @@ export class Worker {
             if (outcome?.verb === "fail" && raise && !outcome.chosen && !outcome.uncommitted)
                 throw outcome.cause ?? new Error(outcome.error);
             if (inTransaction) {
-                const returned = outcome?.verb === "complete" || (outcome?.verb === "fail" && outcome.uncommitted);
+                // Nothing is reported if the handler has suspended the task, or its own completion was refused.
+                const returned = outcome === undefined ? !task.refused
+                    : outcome.verb === "complete" || (outcome.verb === "fail" && outcome.uncommitted);
                 // A release fails after an error of a statement that the handler has caught.
                 await (returned ? sql("RELEASE SAVEPOINT queue_ext_task").catch(rollBack) : rollBack());
             }
