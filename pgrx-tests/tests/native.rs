@@ -196,10 +196,8 @@ fn plain_calls_do_not_fall_back_to_sql() {
 
 #[test]
 fn a_claim_whose_leases_end_meanwhile_returns_no_task_twice() {
-    let cluster = Cluster::start_with(
-        "native-short",
-        &Settings { preload: true, extra: "queue.worker_enabled = off" },
-    );
+    let cluster =
+        Cluster::start_with("native-short", &Settings { preload: true, extra: "queue.worker_enabled = off" });
     let mut client = cluster.connect();
     client
         .batch_execute(

@@ -112,7 +112,8 @@ fn an_open_transaction_with_the_key_of_a_schedule_delays_only_that_schedule() {
     b_is_in_time(&mut client, while_it_lasts());
     let named = "SELECT status || detail FROM queue.health() WHERE name = 'schedules'";
     eventually("each was tried", SOON, || {
-        text(&mut client, named).starts_with("warningqueue \"a\": schedules that could not push their last task: 5,")
+        text(&mut client, named)
+            .starts_with("warningqueue \"a\": schedules that could not push their last task: 5,")
     });
     assert!(text(&mut client, "SELECT min(last_error) FROM queue.schedules").contains("lock timeout"));
     run(&mut holder, "ROLLBACK");

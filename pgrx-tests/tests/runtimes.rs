@@ -317,7 +317,8 @@ fn each_outage_is_logged_with_its_end() {
     each("runtimes-outages", &SERVER, |stage| {
         stage.configure(r#"{"max_attempts": 1, "lease": "2 seconds"}"#);
         let worker = stage.start_logged(&[]);
-        let count = |words: &[&str]| words.iter().map(|words| stage.log().matches(words).count()).sum::<usize>();
+        let count =
+            |words: &[&str]| words.iter().map(|words| stage.log().matches(words).count()).sum::<usize>();
         for outages in 1..=3 {
             // Its lease is lost in the outage, and then there is nothing to extend.
             stage.push(1, "sleep", r#"{"seconds": 1000}"#);

@@ -58,6 +58,7 @@ BEGIN
     END IF;
     IF batch IS NOT NULL AND key IS NULL AND keys IS NULL AND after IS NULL THEN
         PERFORM queue_internal.lock_batches(ARRAY[batch]);
+        PERFORM queue_internal.check_callback_group(batch, queue, group_keys || group_key);
         RETURN QUERY
         WITH new AS (
             INSERT INTO queue.tasks AS t (

@@ -96,27 +96,33 @@ $$;
 COMMENT ON FUNCTION queue_internal.check_no_cycle IS
     'Refuses a task that would wait for the batch to which it belongs.';
 
--- Only for tasks that this transaction has pushed. A push that takes the key of the callback, because that is past its start
--- deadline, has ended it although the batch is locked.
-CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
+-- A callback that waits holds up the tasks behind it in its group, unless the group passes over it or has room for more.
+CREATE FUNCTION queue_internal.check_callback_group(batch bigint, queue text, groups text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    source         text;
-    callback_group text;
 BEGIN
-    SELECT t.queue, t.group_key INTO source, callback_group FROM queue.tasks AS t WHERE t.id = batch;
-    IF NOT FOUND THEN
-        PERFORM queue_internal.raise_unknown_batch(batch);
-    ELSIF callback_group IS NOT NULL
-          AND EXISTS (SELECT FROM queue.queues AS q
-                      WHERE q.name = source AND q.delayed_head = 'block' AND q.max_running_per_group = 1)
-          AND EXISTS (SELECT FROM queue.tasks AS t
-                      WHERE t.id = ANY (ids) AND t.queue = source AND t.group_key = callback_group) THEN
+    IF EXISTS (SELECT FROM queue.tasks AS t JOIN queue.queues AS q ON q.name = t.queue
+               WHERE t.id = batch AND t.queue = check_callback_group.queue AND t.group_key = ANY (groups)
+                 AND q.delayed_head = 'block' AND q.max_running_per_group = 1) THEN
         RAISE EXCEPTION 'argument "group_key" must not be the group of the callback of batch %', batch
             USING ERRCODE = 'invalid_parameter_value',
                   DETAIL = 'The callback holds up its group until the batch has ended: it and the task would wait for each other.',
                   HINT = 'Give the callback another group, or none.';
     END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.check_callback_group IS
+    'Refuses a task whose group is held up by the callback of its batch.';
+
+-- Only for tasks that this transaction has pushed. A push that takes the key of the callback, because that is past its start
+-- deadline, has ended it although the batch is locked.
+CREATE FUNCTION queue_internal.join_batch(batch bigint, ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM queue.tasks AS t WHERE t.id = batch) THEN
+        PERFORM queue_internal.raise_unknown_batch(batch);
+    END IF;
+    PERFORM queue_internal.check_callback_group(batch, t.queue, array_agg(t.group_key))
+    FROM queue.tasks AS t WHERE t.id = ANY (ids) AND t.group_key IS NOT NULL GROUP BY t.queue;
     INSERT INTO queue_internal.dependencies (predecessor_id, task_id, on_failure)
     SELECT u.id, batch, 'batch' FROM unnest(ids) AS u (id);
 END

@@ -106,7 +106,9 @@ pub unsafe fn claim_for(arguments: &Arguments, places: Places, most: usize) -> R
         }
         match (result, claim.rows) {
             // SQL would end those that have run out meanwhile, and return their tasks again.
-            (Err(_), Some(rows)) if claim.granted > 0 && claim.first_end <= now() + SHORT => Ok(Outcome::Served(rows.done())),
+            (Err(_), Some(rows)) if claim.granted > 0 && claim.first_end <= now() + SHORT => {
+                Ok(Outcome::Served(rows.done()))
+            }
             // Granted leases stay granted, and only the rest falls back to SQL.
             (Err(reason), Some(rows)) if claim.granted > 0 => {
                 let rest = pg_sys::Datum::from((most - claim.granted) as i32);

@@ -99,7 +99,9 @@ fn push_reads_standard_input() {
     assert_eq!(pushed(&["--lines", "--json", "--kind", "bulk"], &lines).json(), json!({"tasks": 2500}));
     assert_eq!(number(&mut client, "SELECT count(*) FROM queue.tasks WHERE kind = 'bulk'"), 2500);
     // The second is JSON that the server refuses, and says why.
-    for (kind, last, why) in [("bad", "{", "line 2501 is not JSON"), ("refused", r#""\u0000""#, "lines 2001 to 2501: ")] {
+    for (kind, last, why) in
+        [("bad", "{", "line 2501 is not JSON"), ("refused", r#""\u0000""#, "lines 2001 to 2501: ")]
+    {
         let bad = pushed(&["--lines", "--kind", kind], &format!("{lines}{last}\n"));
         bad.refusal(1, why);
         assert!(bad.errors.contains("2000 tasks"), "{}", bad.errors);
@@ -126,10 +128,16 @@ fn get_shows_json_that_rust_cannot_represent() {
         "SELECT queue.push('mail', '{{\"exact\": 1.10, \"large\": {large}, \"deep\": {deep}}}', headers => '{{\"n\": {large}}}')"
     );
     let id = number(&mut client, &push).to_string();
-    run(&mut client, &format!("SELECT queue.fail(id, token, 'no', details => '{{\"n\": {large}}}') FROM queue.claim(queue => 'mail')"));
+    run(
+        &mut client,
+        &format!(
+            "SELECT queue.fail(id, token, 'no', details => '{{\"n\": {large}}}') FROM queue.claim(queue => 'mail')"
+        ),
+    );
     for options in [&["get", &id][..], &["get", &id, "--json"]] {
         let shown = call(&cluster, options);
-        for text in ["\"exact\": 1.10", &format!("\"large\": {large}"), &deep, &format!("{{\"n\": {large}}}")] {
+        for text in ["\"exact\": 1.10", &format!("\"large\": {large}"), &deep, &format!("{{\"n\": {large}}}")]
+        {
             assert!(shown.text().contains(text), "{text} in {}", shown.output);
         }
     }

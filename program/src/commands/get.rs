@@ -37,7 +37,12 @@ pub async fn run(session: &Session, id: i64, as_json: bool) -> Result<ExitCode, 
     for error in errors.transpose().map_err(io::Error::from)?.flatten().into_iter().flatten() {
         let field = |name: &str| error.get(name).map(|value| string(value)).unwrap_or_default();
         let shown = |name: &str| output::visible(&field(name));
-        text += &format!("\nerror of attempt {}, {}, worker {}:\n", shown("attempt"), shown("at"), shown("worker"));
+        text += &format!(
+            "\nerror of attempt {}, {}, worker {}:\n",
+            shown("attempt"),
+            shown("at"),
+            shown("worker")
+        );
         for line in field("error").lines() {
             text += &format!("    {}\n", output::visible(line));
         }

@@ -144,7 +144,11 @@ async fn lines(session: &Session, options: &Push, given: &Given) -> Result<ExitC
         let rows = session.rows(&query, &arguments).await.map_err(|failure| {
             let hints = [failure.hint.clone(), Some(added(pushed))];
             let message = format!("lines {first} to {last}: {}", failure.message);
-            Failure { message, hint: Some(hints.into_iter().flatten().collect::<Vec<_>>().join("\n")), ..failure }
+            Failure {
+                message,
+                hint: Some(hints.into_iter().flatten().collect::<Vec<_>>().join("\n")),
+                ..failure
+            }
         })?;
         // A trigger can have suppressed some.
         pushed += rows.len();

@@ -34,3 +34,29 @@ impl Task {
         serde_json::from_str(headers.get(name)?.get()).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_header_is_found_beside_json_that_rust_cannot_represent() {
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let headers =
+            format!(r#"{{"traceparent": "00-1-2-01", "n": 1e400, "deep": {deep}, "tracestate": 5}}"#);
+        let task = Task {
+            lease: Lease::new(1, 1, "mail".to_owned(), Instant::now(), Duration::from_secs(1)),
+            kind: None,
+            attempt: 1,
+            max_attempts: None,
+            payload: String::new(),
+            headers: Some(headers),
+        };
+        assert_eq!(task.header("traceparent").as_deref(), Some("00-1-2-01"));
+        assert_eq!((task.header("tracestate"), task.header("baggage")), (None, None));
+    }
+}
