@@ -388,11 +388,15 @@ impl Cluster {
         let Some(postmaster) = &self.postmaster else { return };
         // Stopped, so that it neither starts more of them nor does anything about those that die.
         signal(postmaster.id() as i32, libc::SIGSTOP);
-        let children = children(postmaster.id());
-        children.iter().for_each(|child| signal(*child, libc::SIGKILL));
+        let parent = postmaster.id();
+        // As long as one of them has the shared memory, no program touches the data. One that a list misses would wait for ever
+        // for a lock of another that was killed.
+        eventually("all of them are gone", START_LIMIT, || {
+            let alive: Vec<i32> = children(parent).into_iter().filter(|child| !has_ended(*child)).collect();
+            alive.iter().for_each(|child| signal(*child, libc::SIGKILL));
+            alive.is_empty()
+        });
         self.kill_postmaster();
-        // As long as one of them has the shared memory, no program touches the data.
-        eventually("all of them are gone", START_LIMIT, || children.iter().all(|child| has_ended(*child)));
     }
 
     /// Runs a program of the server's, as the user that owns its files.
