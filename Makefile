@@ -173,6 +173,7 @@ installed-%: $(call built,%) servers
 		|| { tail -40 target/install-$*.log; exit 1; }
 
 # For the benchmark, that of another version is optimised, too.
+$(call built,optimised-14) $(call built,optimised-17): $(call built,optimised-%): | $(QUEUE_EXT_HOME)/postgresql-%/.done
 $(call built,optimised-%): $(LIBRARY_SOURCES) | target/.exists $(PYPI)/.done
 	@echo "== building queue_ext for PostgreSQL $* with all optimisations"
 	@$(call keep_library,$*)
