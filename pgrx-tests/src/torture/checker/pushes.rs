@@ -6,8 +6,12 @@ pub fn check(facts: &Facts<'_>, counts: &mut Counts, say: &mut impl FnMut(&'stat
     for (value, pushes) in &facts.pushes {
         let found = facts.found.get(value).map_or(&[][..], Vec::as_slice);
         counts.pushes += pushes.iter().filter(|push| push.outcome == Outcome::Ok).count() as u64;
-        if found.len() > 1 {
-            say("I1", format!("{value} was pushed once and is there {} times", found.len()));
+        // A dead letter has no key, so that a push that is repeated after it adds another task.
+        let newest = found.iter().map(|row| row.id).max();
+        let keeps = found.iter().any(|row| Some(row.id) != newest && row.state != "failed");
+        let sent = pushes.iter().filter(|push| push.outcome != Outcome::Failed).count();
+        if keeps || found.len() > sent.max(1) {
+            say("I1", format!("{value} was pushed once and is there {} times: {found:?}", found.len()));
         }
         let sure = pushes.iter().find(|push| push.outcome == Outcome::Ok);
         if let Some(push) = sure {
