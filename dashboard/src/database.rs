@@ -1,11 +1,15 @@
 //! Access to Postgres: a small pool of connections, and one transaction for each request.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -31,13 +35,49 @@ pub type Arguments<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 pub struct Database {
     connect: Connect,
-    places: Semaphore,
-    idle: Mutex<Vec<Client>>,
+    places: Arc<Semaphore>,
+    idle: Idle,
+}
+
+type Idle = Rc<RefCell<Vec<Client>>>;
+
+/// A connection with a transaction, and its place among the connections. Nobody waits for the rest of a request whose browser has
+/// closed, but the server works on: the place is free when the server has ended the transaction, too.
+struct Lent {
+    client: Option<Client>,
+    place: Option<OwnedSemaphorePermit>,
+    idle: Idle,
+}
+
+impl Lent {
+    fn client(&self) -> &Client {
+        self.client.as_ref().expect("it is there until it is given back")
+    }
+
+    /// The transaction has ended.
+    fn give_back(&mut self) {
+        self.idle.borrow_mut().extend(self.client.take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let (Some(client), place, idle) = (self.client.take(), self.place.take(), Rc::clone(&self.idle))
+        else {
+            return;
+        };
+        spawn_local(async move {
+            if let Ok(Ok(())) = timeout(ACTING_LIMIT + GRACE, client.batch_execute("ROLLBACK")).await {
+                idle.borrow_mut().push(client);
+            }
+            drop(place);
+        });
+    }
 }
 
 impl Database {
     pub fn new(connect: Connect) -> Self {
-        Self { connect, places: Semaphore::new(CONNECTIONS), idle: Mutex::new(Vec::new()) }
+        Self { connect, places: Arc::new(Semaphore::new(CONNECTIONS)), idle: Idle::default() }
     }
 
     /// The first column of the only row of a query, in a read-only transaction.
@@ -101,15 +141,19 @@ impl Database {
         limit: Duration,
         work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Problem> {
-        let place = async { self.places.acquire().await.map_err(|_| Problem::unreachable("shutting down")) };
-        let _place = within(limit + GRACE, place).await?;
-        let client = self.begin(begin).await?;
+        let place = async {
+            let place = Arc::clone(&self.places).acquire_owned().await;
+            place.map_err(|_| Problem::unreachable("shutting down"))
+        };
+        let place = within(limit + GRACE, place).await?;
+        let client = Some(self.begin(begin).await?);
+        let mut lent = Lent { client, place: Some(place), idle: Rc::clone(&self.idle) };
         let answer = async {
-            let result = work(&client).await;
-            // If the transaction is not ended, the connection is dropped with it.
+            let client = lent.client();
+            let result = work(client).await;
             let end = client.batch_execute(if result.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
             if end.is_ok() {
-                self.idle.lock().await.push(client);
+                lent.give_back();
             }
             let value = result?;
             end?;
@@ -121,8 +165,7 @@ impl Database {
     /// A connection in a new transaction. Pooled connections may have broken meanwhile.
     async fn begin(&self, begin: &str) -> Result<Client, Problem> {
         loop {
-            let kept = self.idle.lock().await.pop();
-            let Some(client) = kept else { break };
+            let Some(client) = self.idle.borrow_mut().pop() else { break };
             if within(GRACE, start(&client, begin)).await.is_ok() {
                 return Ok(client);
             }

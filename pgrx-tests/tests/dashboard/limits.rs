@@ -102,3 +102,30 @@ fn an_action_whose_browser_is_gone_is_logged() {
     let paused = "SELECT count(*) FROM queue.queues WHERE name = 'mail' AND paused_at IS NOT NULL";
     assert_eq!(id(&mut client, paused), 1);
 }
+
+/// While a table is locked, the reads of four requests wait in the server. Further requests get no connection, also when the
+/// browsers of the first are closed.
+#[test]
+fn requests_whose_browsers_are_gone_keep_their_places_until_the_server_is_done() {
+    let Some(cluster) = start("closing") else { return };
+    let mut client = cluster.connect();
+    fill(&mut client);
+    let dashboard = Dashboard::start(&cluster, "oncall", &[]);
+    let mut lock = client.transaction().expect("a transaction");
+    lock.batch_execute("LOCK TABLE queue.history").expect("a lock");
+    let mut other = cluster.connect();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue-dashboard' AND wait_event_type = 'Lock'";
+    let mut most = 0;
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(&dashboard.address).expect("the dashboard");
+        write!(stream, "GET /api/activity?range=hour HTTP/1.1\r\nHost: {}\r\n\r\n", dashboard.address)
+            .expect("send");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        most = most.max(id(&mut other, waiting));
+    }
+    assert_eq!(most, 4);
+    lock.rollback().expect("an end");
+    eventually("requests are answered again", SOON, || {
+        dashboard.get("/api/activity?range=hour").status == 200
+    });
+}
