@@ -122,17 +122,17 @@ fn plans_made_for_empty_tables_stay_good_when_the_tables_fill_up() {
     );
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
     let psql = format!(
-        "{} -X -h {} -U postgres postgres",
+        "'{}' -X -h '{}' -U postgres postgres",
         bindir().join("psql").display(),
         cluster.folder().display()
     );
     let mut script = String::from("SET client_min_messages = error;\n\\set id 1\n\\set token 1\n");
-    let round = |number: usize| format!("\\set r {number}\n\\i {}/round.sql\n", scripts.display());
+    let round = |number: usize| format!("\\set r {number}\n\\i '{}/round.sql'\n", scripts.display());
     (0..ROUNDS).for_each(|number| script += &round(number));
-    script += &format!("\\! {psql} -q -v ON_ERROR_STOP=1 -f {}/fill.sql\n", scripts.display());
+    script += &format!("\\! {psql} -q -v ON_ERROR_STOP=1 -f '{}/fill.sql'\n", scripts.display());
     script += EXPLAIN;
     script += &round(ROUNDS);
-    script += &format!("\\i {}/many.sql\n", scripts.display());
+    script += &format!("\\i '{}/many.sql'\n", scripts.display());
     let (plans, worst) = plans_of(&cluster, &script);
     println!("{plans} plans");
     assert!(plans > 5_000, "{plans} plans only");
