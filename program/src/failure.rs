@@ -69,24 +69,19 @@ impl Failure {
     /// SQLSTATE. The other classes are about the server, the connection, a lock, or an object that is missing or in use.
     pub fn is_of_the_values(&self) -> bool {
         const OTHERS: [&str; 12] = ["08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX"];
-        self.sqlstate.is_some() && !OTHERS.iter().any(|class| self.is(class))
+        self.sqlstate.is_some() && !self.is_fatal && !OTHERS.iter().any(|class| self.is(class))
     }
 
-    /// Whether the statement fails on each connection: because of its values, or of a lock.
-    pub fn is_of_the_statement(&self) -> bool {
-        self.is_of_the_values() || self.is("55P03")
-    }
-
-    /// Whether the connection, and not the statement, failed. An error of a trigger that has lost a connection of its own, for
-    /// example to a foreign server, is not fatal.
+    /// Whether the connection, and not the statement, failed: it was lost, or the server refuses a new one, with any SQLSTATE. An
+    /// error of a trigger that has lost a connection of its own, for example to a foreign server, is not fatal.
     pub fn is_of_the_connection(&self) -> bool {
-        let is_of_a_connection = ["08", "57P", "53300"].iter().any(|code| self.is(code));
-        self.sqlstate.is_none() || self.is("25006") || (is_of_a_connection && self.is_fatal)
+        self.sqlstate.is_none() || self.is("25006") || self.is_fatal
     }
 
-    /// Whether one task of many in a statement can be the reason.
-    pub fn can_be_of_one_task(&self) -> bool {
-        !self.is_of_the_connection() && !["3F", "40", "53"].iter().any(|class| self.is(class))
+    /// Whether the server would probably refuse the statement for each task: a missing schema, a conflict with other transactions,
+    /// too few resources, no time. A user's trigger on one of the tasks can raise the same.
+    pub fn is_as_likely_of_all(&self) -> bool {
+        ["3F", "40", "53", "57014"].iter().any(|code| self.is(code))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `queue work` with commands.
 
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -427,7 +428,7 @@ fn a_waiting_worker_ends_at_once_and_leaves_no_session() {
     let began = Instant::now();
     assert_eq!(worker.end(), Some(0));
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue work'";
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'w'";
     eventually("its sessions end", SOON, || number(&mut client, sessions) == 0);
 }
 
@@ -438,9 +439,10 @@ fn a_claim_that_waits_for_a_lock_while_the_worker_ends_takes_no_task() {
     let mut locking = cluster.connect();
     run(&mut locking, "BEGIN; LOCK TABLE queue.tasks");
     let mut worker = program::program_for(&cluster);
-    let mut worker = worker.args(["work", "mail", "--", "true"]).spawn().expect("start the worker");
+    let mut worker =
+        worker.args(["work", "mail", "--name", "w", "--", "true"]).spawn().expect("start the worker");
     let _killed = program::KilledOnFailure(worker.id());
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue work'";
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'w'";
     let blocked = format!("{sessions} AND wait_event_type = 'Lock' AND query LIKE '%queue.claim%'");
     eventually("the claim waits for the lock", SOON, || number(&mut client, &blocked) == 1);
     cluster::signal(worker.id() as i32, libc::SIGTERM);
@@ -458,14 +460,15 @@ fn each_task_runs_once_while_the_server_restarts_and_connections_break() {
     let (mut cluster, mut client) = start("outage");
     let ran = cluster.folder().join("ran");
     let script = format!("echo $QUEUE_TASK_ID >> {}; sleep 0.3", ran.display());
-    let mut worker = Worker::start(&cluster, &["mail", "--concurrency", "5", "--", "bash", "-c", &script]);
+    let mut worker =
+        Worker::start(&cluster, &["mail", "--concurrency", "5", "--name", "w", "--", "bash", "-c", &script]);
     run(&mut client, "SELECT count(queue.push('mail', to_jsonb(n))) FROM generate_series(1, 60) AS n");
     let done =
         |client: &mut Client| number(client, "SELECT count(*) FROM queue.history WHERE state = 'completed'");
     for _ in 0..4 {
         run(
             &mut client,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'queue work'",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'w'",
         );
         std::thread::sleep(Duration::from_millis(300));
     }
@@ -537,4 +540,32 @@ fn log_lines_can_be_json() {
     let failed = lines.iter().find(|line| line["message"] == "failed").expect("the failure");
     assert_eq!((&failed["task"], &failed["error"]), (&json!(id), &json!("exited with code 1")));
     assert!(!log.contains("secret"), "{log}");
+}
+
+/// A process whose parent ends becomes a child of the first process of its container. Here the worker is told to take the place of
+/// that one.
+#[test]
+fn what_a_command_leaves_does_not_stay_as_a_zombie() {
+    let (cluster, mut client) = start("orphans");
+    let mut command = program::program_for(&cluster);
+    // SAFETY: touches no memory.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    let script = "(sleep 1000; true) & (sleep 1000; true) & echo done";
+    let mut worker = Worker::run(command, &["mail", "--result", "text", "--", "bash", "-c", script]);
+    let children = |worker: &Worker| {
+        let list = format!("/proc/{0}/task/{0}/children", worker.pid());
+        std::fs::read_to_string(list).expect("its children").split_whitespace().count()
+    };
+    let guard = children(&worker);
+    for _ in 0..5 {
+        let id = push(&mut client, &json!(1));
+        await_state(&mut client, id, "completed");
+    }
+    eventually("only the guard is left", SOON, || children(&worker) == guard);
+    assert_eq!(worker.end(), Some(0));
 }

@@ -8,7 +8,7 @@ use queue_ext_tests::{Cluster, SOON, eventually, number, run, text};
 use serde_json::json;
 
 use super::commands::{await_state, push, start, task};
-use super::run::{KilledOnFailure, Worker, program_for};
+use super::run::{self as program, KilledOnFailure, Worker, program_for};
 
 /// Makes the server refuse every completion with this SQLSTATE, until `mend`.
 fn break_completions(client: &mut Client, sqlstate: &str) {
@@ -45,7 +45,7 @@ fn await_completions(client: &mut Client, count: i64) {
 }
 
 fn sessions(client: &mut Client) -> i64 {
-    number(client, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue work'")
+    number(client, "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ ':[0-9]+$'")
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_refused_completion_is_a_failed_attempt_and_costs_no_connection() {
     break_completions(&mut client, "P0001");
     for (results, what) in [("none", "completion"), ("json", "result")] {
         let mut worker = Worker::start(&cluster, &["mail", "--result", results, "--", "echo", "1"]);
-        let pids = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name = 'queue work'";
+        let pids = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name ~ ':[0-9]+$'";
         let before = text(&mut client, pids);
         let id = push(&mut client, &json!(1));
         let error = await_state(&mut client, id, "queued")["errors"][0]["error"].clone();
@@ -249,4 +249,41 @@ fn worker_of(cluster: &Cluster, role: &str, heartbeat: &str) -> Worker {
     command.env("PGUSER", role);
     let options = ["mail", "other", "--heartbeat", heartbeat, "--", "sleep", "3"];
     Worker::run(command, &options)
+}
+
+/// An error of the login can have the SQLSTATE of a value that is not valid. It is no answer to a report or a heartbeat.
+#[test]
+fn a_login_that_the_server_refuses_is_an_outage() {
+    let (cluster, mut client) = start("refused-login");
+    run(&mut client, "SELECT queue.configure('mail', '{\"lease\": \"20 seconds\", \"max_attempts\": 1}')");
+    run(
+        &mut client,
+        "CREATE ROLE app; CREATE ROLE worker LOGIN; GRANT app TO worker; SELECT queue.grant_worker('app', 'mail')",
+    );
+    let settings = "options='-c role=app' user=worker";
+    let url = format!("{settings} dbname=postgres host={}", cluster.folder().display());
+    let options = ["mail", "--url", &url, "--concurrency", "20", "--heartbeat", "0.5s", "--", "sleep", "3"];
+    let mut worker = Worker::run(program_for(&cluster), &options);
+    push_many(&mut client, 20);
+    eventually("they run", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'") == 20
+    });
+    run(&mut client, "ALTER ROLE app RENAME TO away");
+    run(&mut client, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'worker'");
+    eventually("the outage is logged", SOON, || worker.log().contains("22023"));
+    // Longer than the commands take: their outcomes wait, too.
+    std::thread::sleep(Duration::from_secs(5));
+    run(&mut client, "ALTER ROLE away RENAME TO app");
+    await_completions(&mut client, 20);
+    assert_eq!(worker.end(), Some(0));
+    let log = worker.log();
+    assert_eq!(log.matches("the server cannot be used").count(), 1, "{log}");
+    assert!(!log.contains("does not extend"), "{log}");
+}
+
+#[test]
+fn a_lease_that_is_too_long_ends_the_worker_with_the_reason() {
+    let (cluster, _client) = start("too-long");
+    let refused = program::call(&cluster, &["work", "mail", "--lease", "100000d", "--", "true"]);
+    assert!(refused.errors.contains("queue.max_lease"), "{}", refused.errors);
 }

@@ -105,6 +105,12 @@ fn a_stop_aborts_the_request() {
 fn wrong_addresses_and_headers_are_refused() {
     let (cluster, _) = start("wrong");
     call(&cluster, &["work", "mail", "--http", "ftp://x/"]).refusal(2, "not an http or https URL");
+    for port in ["80800", "8o8o"] {
+        for host in ["127.0.0.1", "[::1]"] {
+            let address = format!("http://{host}:{port}/hook");
+            call(&cluster, &["work", "mail", "--http", &address]).refusal(2, "the port is not a number");
+        }
+    }
     call(&cluster, &["work", "mail", "--header", "A: b", "--", "true"]).refusal(2, "--header is for --http");
     call(&cluster, &["work", "mail", "--http", "http://a:b@x/"]).refusal(2, "Authorization");
     call(&cluster, &["work", "mail", "--http", "http://x/", "--header", "A b: c"])

@@ -11,6 +11,11 @@ pub type Parameters = BTreeMap<String, String>;
 pub fn read(text: &str) -> Result<Parameters, String> {
     match text.split_once("://") {
         Some(("postgres" | "postgresql", rest)) => url(rest),
+        Some((scheme, _))
+            if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) =>
+        {
+            Err("the connection string is a URL, and does not begin with postgresql://".to_owned())
+        }
         _ if text.contains('=') => pairs(text),
         _ if text.is_empty() => Ok(Parameters::new()),
         // As psql: a single word is the name of a database.
@@ -140,6 +145,19 @@ mod tests {
         let found = [("dbname", "a b"), ("host", "/tmp"), ("password", "it's")];
         assert_eq!(read_pairs(r"host = /tmp dbname='a b' password='it\'s'"), expected(&found));
         assert!(read("host='x").is_err() && read("host=x dbname").is_err());
+    }
+
+    #[test]
+    fn a_url_of_another_scheme_is_refused_without_its_text() {
+        for query in ["", "?sslmode=require"] {
+            let refused = read(&format!("postgresql+psycopg://shop:s3cret@db/shop{query}"));
+            assert!(
+                refused.as_ref().is_err_and(|why| why.contains("postgresql://") && !why.contains("s3cret")),
+                "{refused:?}"
+            );
+        }
+        // Part of a value, and not a scheme.
+        assert_eq!(read_pairs("host=a options=x://y"), expected(&[("host", "a"), ("options", "x://y")]));
     }
 
     #[test]

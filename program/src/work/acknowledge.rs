@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::Context;
 use super::lease::Reason;
 use super::link::Link;
+use super::outcome::Outcome;
 use super::postponed::Postponed;
 use super::report::{Report, send};
 use super::rights;
@@ -89,10 +90,11 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
         reported.iter().for_each(|report| context.leases.remove(&report.lease));
         let is_refused = failure.is_of_the_values();
         let is_locked = failure.is("55P03");
-        if is_refused || is_locked {
-            link.works();
-        } else {
+        // A report that the server does not take is postponed, and must not delay the others.
+        if failure.is_of_the_connection() {
             tokio::time::sleep(link.failed(&failure)).await;
+        } else {
+            link.works();
         }
         if batch.len() > 1 {
             // Each part with a locked task would wait for its lock once more.
@@ -141,9 +143,13 @@ fn not_taken(
 async fn finish(link: &mut Link, context: &Context, batch: &[Report], accepted: &HashSet<i64>) {
     let refused: Vec<_> = batch.iter().filter(|report| !accepted.contains(&report.lease.id)).collect();
     for report in &refused {
-        // Expected after a command ended the task itself, and after the lease was lost.
         let fields = json!({"task": report.lease.id, "outcome": report.outcome.name()});
-        context.log.debug("the report was refused", fields);
+        // Expected after a command has ended the task itself. That a lease was lost is in the log already.
+        if matches!(report.outcome, Outcome::Done(_)) || report.lease.stopped() == Some(Reason::Lost) {
+            context.log.debug("the report was refused", fields);
+        } else {
+            context.log.warn("the report was refused: the lease is lost, or the task has ended", fields);
+        }
     }
     batch.iter().for_each(|report| context.leases.remove(&report.lease));
     let held =

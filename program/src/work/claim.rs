@@ -4,14 +4,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::types::Type;
 
+use super::Context;
 use super::lease::Lease;
 use super::link::Link;
 use super::stop::Phase;
 use super::task::Task;
-use super::{Context, Options};
 use crate::connect::Session;
 use crate::failure::Failure;
 
@@ -27,7 +28,7 @@ macro_rules! claim {
     ($queues:literal) => {
         concat!(
             "SELECT id, token, queue, kind, attempt, max_attempts, payload::text, headers::text, \
-             extract(epoch FROM lease_until - clock_timestamp())::float8 \
+             extract(epoch FROM lease_until - statement_timestamp())::float8 \
              FROM queue.claim(lease => make_interval(secs => $1), ",
             $queues,
             ", max_tasks => $3, worker => $4)"
@@ -42,10 +43,11 @@ const CALL: &str = "CALL queue.wait(queues => $1, timeout => make_interval(secs 
 /// without a worker, their leases would have to run out.
 pub async fn claim(
     link: &mut Link,
-    options: &Options,
+    context: &Context,
     most: usize,
     end: impl Future<Output = ()>,
 ) -> Result<Vec<Task>, Failure> {
+    let options = &context.options;
     let most = i32::try_from(most).unwrap_or(i32::MAX).min(100_000);
     link.run_until(end, ANSWER, async |session: &Session| {
         let lease = options.lease.map(|lease| lease.as_secs_f64());
@@ -70,7 +72,18 @@ pub async fn claim(
             payload: row.get(6),
             headers: row.get(7),
         };
-        Ok(rows.iter().map(task).collect())
+        let claimed = rows.len();
+        let mut tasks: Vec<Task> = rows.iter().map(task).collect();
+        // The claim has waited for a lock. Another worker can have these.
+        tasks.retain(|task| !task.lease.has_ended());
+        if tasks.len() < claimed {
+            let fields = json!({"leases": claimed - tasks.len()});
+            context.log.warn(
+                "leases ended before the claim was answered; it waited for a lock, or the machine was busy",
+                fields,
+            );
+        }
+        Ok(tasks)
     })
     .await
 }

@@ -52,7 +52,9 @@ pub async fn run(context: &Rc<Context>, task: &Task, command: &[OsString]) -> Ou
     let output = Output::follow(child.stdout.take(), LARGEST_RESULT, Keep::First, None);
 
     let (status, stopped) = wait(context, task, &mut child, group.id).await;
+    let orphans = guard::reap(group.id);
     drop(group);
+    spawn_local(orphans);
     feeding.abort();
     let (errors, output) = (errors.finish().await, output.finish().await);
 

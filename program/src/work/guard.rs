@@ -9,11 +9,18 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 #[cfg(target_os = "linux")]
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 #[cfg(not(target_os = "linux"))]
 const NO_SIGNAL: i32 = 0;
+
+/// How often, and how long, the end of killed processes is waited for. The kernel cannot end one that hangs in it.
+const REAPING: Duration = Duration::from_millis(100);
+const LONGEST_REAPING: Duration = Duration::from_secs(60);
 
 /// The worker's end of the socket.
 pub struct Guard {
@@ -74,6 +81,20 @@ impl Drop for Group<'_> {
     fn drop(&mut self) {
         signal(self.id, libc::SIGKILL);
         send(self.guard.socket.as_raw_fd(), -self.id);
+    }
+}
+
+/// Waits for what has been killed in a group after its command has ended. In a container whose first process is the worker, the
+/// worker is the parent of these orphans, and they would stay as zombies.
+pub async fn reap(group: i32) {
+    for _ in 0..LONGEST_REAPING.as_millis() / REAPING.as_millis() {
+        // SAFETY: touches no memory. While the group has a process, no other process gets its number.
+        match unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) } {
+            // One that still dies.
+            0 => sleep(REAPING).await,
+            -1 => return,
+            _ => {}
+        }
     }
 }
 

@@ -17,12 +17,14 @@ use crate::connect::Session;
 use crate::failure::Failure;
 
 // A handler may have locked its task, for example to complete it in a transaction of its own: the others do not wait.
-const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended \
+const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - statement_timestamp())::float8, cancel_requested, extended \
     FROM queue.extend_many($1, $2, make_interval(secs => $3), skip_locked => true)";
 
 /// How many leases one statement extends. The server refuses more than 100,000, and a worker can hold more than that while
 /// outcomes cannot be reported.
 const MOST: usize = 10_000;
+/// How many statements may fail in a row until the server is taken for the reason, and not the leases.
+const MOST_IN_VAIN: usize = 200;
 
 /// Runs until the worker has ended.
 pub async fn run(context: Rc<Context>, mut link: Link) {
@@ -70,50 +72,62 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
     }
 }
 
-/// Whether all were extended.
+/// Whether all were extended. The server can refuse one lease of many, as when a trigger of the user raises an error. Then the leases
+/// are halved until that one is alone. From then on it is sent by itself, after the others, and it is lost when it ends.
 async fn extend_all(
     link: &mut Link,
     context: &Context,
     leases: &[Rc<Lease>],
     limit: Duration,
 ) -> Result<bool, Failure> {
-    let mut all = true;
     let (alone, together): (Vec<_>, Vec<_>) =
         leases.iter().cloned().partition(|lease| lease.refusals.get() > 0);
     // The last one is extended first.
     let mut parts: Vec<&[Rc<Lease>]> = alone.chunks(1).collect();
     parts.extend(together.chunks(MOST));
+    let (mut all, mut any, mut in_vain, mut refused) = (true, false, 0, Vec::new());
     while let Some(part) = parts.pop() {
-        match extend(link, context, part, limit).await {
+        let failure = match extend(link, context, part, limit).await {
             Ok(extended) => {
                 part.iter().for_each(|lease| lease.refusals.set(0));
                 all &= extended;
+                (any, in_vain) = (true, 0);
+                continue;
             }
-            Err(failure) if !failure.can_be_of_one_task() => return Err(failure),
-            Err(_) if part.len() > 1 => {
-                let (first, second) = part.split_at(part.len() / 2);
-                parts.extend([second, first]);
+            Err(failure) if failure.is_of_the_connection() => return Err(failure),
+            Err(failure) => failure,
+        };
+        in_vain += 1;
+        if let [lease] = part {
+            let first = lease.refusals.get() == 0;
+            refused.push((lease, failure.clone()));
+            // As likely, the server has no time for any of them. It would take long to find out.
+            if first && failure.is("57014") {
+                in_vain = MOST_IN_VAIN;
             }
-            Err(failure) => not_extended(context, &part[0], failure)?,
+        } else {
+            let (first, second) = part.split_at(part.len() / 2);
+            parts.extend([second, first]);
+        }
+        if in_vain >= MOST_IN_VAIN {
+            refused.iter().for_each(|(lease, _)| lease.refusals.update(|refusals| refusals + 1));
+            return Err(failure);
+        }
+    }
+    if !any
+        && let Some((_, failure)) = refused.first()
+        && refused.iter().all(|(_, failure)| failure.is_as_likely_of_all())
+    {
+        return Err(failure.clone());
+    }
+    for (lease, failure) in refused {
+        lease.refusals.update(|refusals| refusals + 1);
+        if !lease.is_refusal_logged.replace(true) {
+            let fields = json!({"task": lease.id, "error": failure.logged()});
+            context.log.warn("the server does not extend the lease", fields);
         }
     }
     Ok(all)
-}
-
-/// Records that the server does not extend one lease, as when a trigger of the user refuses it. From now on it is sent alone, after
-/// the others, and it is lost when it ends.
-fn not_extended(context: &Context, lease: &Lease, failure: Failure) -> Result<(), Failure> {
-    let refusals = lease.refusals.get() + 1;
-    lease.refusals.set(refusals);
-    let is_busy = failure.is("57014");
-    if is_busy && refusals == 1 {
-        return Err(failure); // As likely, the server has no time for any of them.
-    }
-    if refusals == 1 + u32::from(is_busy) {
-        let fields = json!({"task": lease.id, "error": failure.logged()});
-        context.log.warn("the server does not extend the lease", fields);
-    }
-    Ok(())
 }
 
 async fn extend(
@@ -148,7 +162,9 @@ async fn extend(
                 }
             }
             None => {
-                context.log.debug("the lease is gone", json!({"task": lease.id}));
+                if lease.stopped() != Some(Reason::Lost) {
+                    context.log.warn("the lease is lost", json!({"task": lease.id}));
+                }
                 lease.stop(Reason::Lost);
                 gone.push(&**lease);
             }

@@ -42,6 +42,12 @@ impl Target {
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(Failure::new("--http: put credentials into --header \"Authorization: ...\""));
         }
+        // For a port that is not one, requests would go to the default one.
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let port = authority.rsplit_once(']').map_or(authority, |(_, port)| port).split_once(':');
+        if uri.port_u16().is_none() && port.is_some_and(|(_, port)| !port.is_empty()) {
+            return Err(Failure::new(format!("--http {url}: the port is not a number from 0 to 65535")));
+        }
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         map.insert(USER_AGENT, HeaderValue::from_static(concat!("queue_ext/", env!("CARGO_PKG_VERSION"))));

@@ -46,8 +46,9 @@ pub struct Lease {
     stop: watch::Sender<Option<Reason>>,
     /// Whether the handler has ended, so that the lease is held only until its outcome is reported.
     pub handled: Cell<bool>,
-    /// How often, one after the other, the server has refused to extend it.
+    /// How often, one after the other, the server has refused to extend it, and whether the log says so.
     pub refusals: Cell<u32>,
+    pub is_refusal_logged: Cell<bool>,
 }
 
 impl Lease {
@@ -63,7 +64,13 @@ impl Lease {
             stop,
             handled: Cell::default(),
             refusals: Cell::default(),
+            is_refusal_logged: Cell::default(),
         })
+    }
+
+    /// Whether it has run out by this machine's clock.
+    pub fn has_ended(&self) -> bool {
+        *self.until.borrow() <= Instant::now()
     }
 
     pub fn extended(&self, sent: Instant, length: Duration) {
@@ -99,7 +106,7 @@ impl Lease {
                 }
                 _ = until.changed() => {}
                 () = tokio::time::sleep_until(end) => {
-                    if *self.until.borrow() <= Instant::now() {
+                    if self.has_ended() {
                         self.stop(Reason::Lost);
                     }
                 }

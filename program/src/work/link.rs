@@ -51,7 +51,8 @@ impl Link {
     pub async fn open(&mut self) -> Result<&Session, Failure> {
         if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
             self.session = None;
-            self.session = Some(self.context.server.connect("queue work").await?);
+            let context = &self.context;
+            self.session = Some(context.server.connect(&context.options.name).await?);
         }
         self.session.as_ref().ok_or_else(|| Failure::new("not connected"))
     }
@@ -83,12 +84,7 @@ impl Link {
                 () = sleep(limit) => {}
             }
         };
-        let result = answer(session, late, statements).await;
-        if result.as_ref().is_err_and(|failure| !failure.is_of_the_statement()) {
-            // Also after an error of the server: another host, or another server behind a pooler, may not have it.
-            self.session = None;
-        }
-        result
+        answer(session, late, statements).await
     }
 
     /// Records that the connection works.
@@ -108,8 +104,10 @@ impl Link {
         }
     }
 
-    /// Records a failure, and returns how long to wait before the next attempt.
+    /// Records a failure, and returns how long to wait before the next attempt, which is on a new connection: another host, or another
+    /// server behind a pooler, may not have the same error.
     pub fn failed(&mut self, failure: &Failure) -> Duration {
+        self.session = None;
         let outage = &self.context.outage;
         if self.failures == 0 {
             outage.broken.set(outage.broken.get() + 1);

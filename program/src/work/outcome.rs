@@ -59,7 +59,9 @@ impl Outcome {
             Self::Failed(failed) if !failed.error.is_ascii() => {
                 Some(Self::Failed(Failed { error: in_ascii(&failed.error), ..failed.clone() }))
             }
-            _ => None,
+            Self::Released(_) => Some(Self::failed(format!("the server refused the release: {why}"))),
+            Self::Cancelled => Some(Self::failed(format!("the server refused the cancellation: {why}"))),
+            Self::Failed(_) | Self::Nothing => None,
         }
     }
 
@@ -83,6 +85,9 @@ pub fn result(output: &[u8], results: super::Results, cut: bool) -> Result<Optio
         _ if cut => Err("the result has more than 1 MB".to_owned()),
         super::Results::Text => {
             let text = text()?;
+            if text.is_empty() {
+                return Ok(None);
+            }
             let text = text.strip_suffix('\n').unwrap_or(text);
             if text.contains('\0') {
                 return Err("the result contains a null character".to_owned());
@@ -161,6 +166,8 @@ mod tests {
         assert_eq!(plain.replacement("why"), None);
         let refused = Outcome::Done(None).replacement("why");
         assert_eq!(refused, Some(Outcome::failed("the server refused the completion: why")));
+        let refused = Outcome::Cancelled.replacement("why");
+        assert_eq!(refused, Some(Outcome::failed("the server refused the cancellation: why")));
     }
 
     #[test]
@@ -170,6 +177,8 @@ mod tests {
         assert!(result(b"{", Results::Json, false).is_err_and(|why| why.contains("not JSON")));
         assert_eq!(result(b"a \"b\"\n", Results::Text, false), Ok(Some(r#""a \"b\"""#.to_owned())));
         assert!(result(b"\xff", Results::Text, false).is_err());
+        assert_eq!(result(b"", Results::Text, false), Ok(None));
+        assert_eq!(result(b"\n", Results::Text, false), Ok(Some("\"\"".to_owned())));
         assert!(result(b"1", Results::Json, true).is_err_and(|why| why.contains("1 MB")));
         assert_eq!(result(b"\xff", Results::None, true), Ok(None));
     }

@@ -166,7 +166,7 @@ async fn work(
             draining().await;
             sleep(END_LIMIT).await;
         };
-        let mut result = claim::claim(&mut link, options, free, late).await;
+        let mut result = claim::claim(&mut link, context, free, late).await;
         if let Ok(tasks) = &mut result {
             link.works();
             if !ready {
