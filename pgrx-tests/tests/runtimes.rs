@@ -373,15 +373,16 @@ fn a_lease_that_a_trigger_refuses_to_extend_costs_no_other() {
         stage.configure(r#"{"lease": "3 seconds"}"#);
         stage.refuse();
         let worker = stage.start(&[]);
-        for code in ["P0001", "QX001", "42501", "57014", "08006", "XX000"] {
+        let codes = ["P0001", "QX001", "42501", "57014", "08006", "XX000", "3F000", "40001", "53100"];
+        for code in codes {
             let payload = format!(r#"{{"seconds": 10, "at": "extend", "code": "{code}"}}"#);
             stage.push(1, "sleep", &payload);
         }
         stage.push(20, "sleep", r#"{"seconds": 10}"#);
         stage.eventually("the others have ended", |stage| stage.ended() == 20);
         assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
-        stage.eventually("the six are dead letters", |stage| stage.live() == 0);
-        assert_eq!(stage.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), 6);
+        stage.eventually("the nine are dead letters", |stage| stage.live() == 0);
+        assert_eq!(stage.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), codes.len() as i64);
         assert_eq!(stage.count("ended"), 20);
         stage.accept();
         worker.stop();
@@ -402,6 +403,51 @@ fn a_completion_that_a_trigger_refuses_is_a_failed_attempt() {
         let dead = "SELECT count(*) FROM queue.dead_letters WHERE queue = $1 AND attempt = 3 AND errors::text ~ 'refused: '";
         assert_eq!((stage.ended(), stage.ask(dead)), (20, codes.len() as i64));
         stage.accept();
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_report_that_the_server_cannot_take_now_delays_no_other() {
+    each("runtimes-postponed", &SERVER, |stage| {
+        stage.configure(r#"{"lease": "1 minute"}"#);
+        stage.refuse();
+        let worker = stage.start(&[]);
+        let codes = ["3F000", "40001", "42P01", "53100", "55000", "57014", "58030", "XX000"];
+        for code in codes {
+            stage.push(1, "plain", &format!(r#"{{"n": 1, "at": "complete", "code": "{code}"}}"#));
+        }
+        stage.push(20, "plain", r#"{"n": 1}"#);
+        stage.eventually("the others have ended", |stage| stage.ended() == 20);
+        stage.push(20, "plain", r#"{"n": 1}"#);
+        stage.eventually("later ones have ended", |stage| stage.ended() == 40);
+        assert_eq!(stage.live(), codes.len() as i64);
+        stage.accept();
+        stage.drained();
+        assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
+        worker.stop();
+    });
+}
+
+#[test]
+fn a_lease_that_ends_before_the_claim_is_answered_starts_no_handler() {
+    // In SQL, a lease counts from the beginning of the call.
+    each_sql_only("runtimes-late", |stage| {
+        stage.configure(r#"{"lease": "1 second", "max_attempts": 10}"#);
+        stage.push(3, "sleep", r#"{"seconds": 0}"#);
+        let cluster = stage.cluster();
+        let mut locking = cluster.connect();
+        locking.batch_execute("BEGIN; LOCK TABLE queue.tasks IN EXCLUSIVE MODE").expect("a lock");
+        let worker = stage.start_logged(&[]);
+        let late = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%queue.claim%' AND wait_event_type = 'Lock' \
+                    AND query_start < clock_timestamp() - interval '2 seconds' AND $1 <> ''";
+        stage.eventually("the claim has waited for longer than the lease", |stage| stage.ask(late) == 1);
+        locking.batch_execute("ROLLBACK").expect("unlock");
+        stage.drained();
+        let attempts = stage.ask("SELECT sum(attempt) FROM queue.history WHERE queue = $1");
+        assert!(attempts >= 6, "{attempts} attempts");
+        assert!(stage.count("begun") <= attempts - 3, "{}", stage.log());
+        assert!(stage.log().contains("ended before the claim was answered"), "{}", stage.log());
         worker.stop();
     });
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from .connection import (
     GROUP_SIZE, Connection, GaveUp, Link, first_line, is_about_server, is_about_values, is_long, is_too_large, summary,
 )  # fmt: skip
 from .heartbeat import Heartbeat, extend
+from .log import Log
 from .outcomes import UNCOMMITTED, Outcome
 from .task import Task
 
@@ -45,7 +45,7 @@ class Acknowledger:
         link: Link,
         heartbeat: Heartbeat,
         lease: timedelta | None,
-        logger: logging.Logger,
+        logger: Log,
         connected: Callable[[], None],
         done: Callable[[], None],
     ) -> None:
@@ -170,7 +170,7 @@ class Acknowledger:
         if not task.is_late:
             self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, summary(error))
         task.is_late = True
-        is_about_objects = (sqlstate(error) or "")[:2] in ("42", "55", "58")  # which are missing or in use, for any text
+        is_about_objects = (sqlstate(error) or "")[:2] in ("3F", "40", "42", "55", "58")  # missing or in use, for any text
         if is_about_objects or not is_long(_size(report), self._link.connection is None):
             return True
         task.refusals += 1  # the report is too long, or the server is only busy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import re
@@ -13,9 +12,11 @@ from typing import Any, Callable, Iterator, TypeVar, Union
 
 import psycopg
 from psycopg.errors import QueryCanceled
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .caller import sqlstate
+from .log import Log
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -50,7 +51,7 @@ class GaveUp(Exception):
 class Outage:
     """Logs each reason why the database cannot be used once, and its end once, for all connections together."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: Log) -> None:
         self._logger = logger
         self._failing: set[Link] = set()
         self._reasons: set[str] = set()
@@ -140,6 +141,8 @@ class Link:
         if callable(self._connect):
             connection = self._connect()
             try:
+                if connection.info.transaction_status != TransactionStatus.IDLE:  # of what the function has set
+                    connection.commit()
                 connection.autocommit, connection.row_factory = True, tuple_row
                 if connection.info.encoding != "utf-8":  # it has not every character that a payload can have
                     connection.execute("SET client_encoding = 'UTF8'")
@@ -174,13 +177,19 @@ def is_about_values(error: BaseException) -> bool:
 
 
 def is_about_server(error: BaseException) -> bool:
-    """Whether the server does not serve any statement of this kind at the moment, whatever its values are."""
+    """Whether the server does not serve any statement at the moment."""
     state = sqlstate(error) or "08"
     is_about_connection = state[:2] == "08" or state[:3] == "57P"
     # With ERROR, a trigger has lost a connection of its own, for example to a foreign server.
     if is_about_connection and isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
         return False
-    return is_about_connection or state[:2] in ("3F", "40", "53") or state == "25006"
+    return is_about_connection or state == "25006"
+
+
+def is_about_all(error: BaseException) -> bool:
+    """Whether the server has probably refused the statement for other reasons than one of the tasks in it: a missing schema, a
+    conflict with other transactions, too few resources. A trigger of the user on one task can raise the same."""
+    return (sqlstate(error) or "")[:2] in ("3F", "40", "53")
 
 
 def is_too_large(error: BaseException) -> bool:

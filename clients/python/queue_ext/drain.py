@@ -8,7 +8,7 @@ from typing import Any, Callable, Generator, Union
 
 from .caller import Parameters, Rows, execute, execute_async, sqlstate
 from .handlers import Handlers
-from .outcomes import UNCOMMITTED, Discard, Outcome, Retry, Snooze, Stopped, Suspended
+from .outcomes import Discard, Outcome, Retry, Snooze, Stopped, Suspended
 from .run import Settings
 from .task import COLUMNS, Task
 from .values import to_interval, to_json
@@ -98,11 +98,16 @@ class Drain:
                 raise error
             if in_transaction:
                 is_kept = error is None or isinstance(error, Suspended)
-                yield ("RELEASE" if is_kept else "ROLLBACK TO") + " SAVEPOINT queue_ext", {}
+                try:
+                    yield ("RELEASE" if is_kept else "ROLLBACK TO") + " SAVEPOINT queue_ext", {}
+                except Exception as refusal:
+                    if sqlstate(refusal) != "25P02":  # the handler has caught the error of a statement
+                        raise
+                    yield "ROLLBACK TO SAVEPOINT queue_ext", {}
             lease_of_task = {"id": str(task.id), "token": str(task.token)}
             if task.unsent_progress is not None:
                 yield _PROGRESS, {**lease_of_task, "progress": task.unsent_progress}
-            if outcome.verb in _REPORTS and outcome is not UNCOMMITTED:
+            if outcome.verb in _REPORTS:
                 yield _REPORTS[outcome.verb], {**lease_of_task, **_as_text(outcome)}
         raise RuntimeError(f"stopped after {self._limit} tasks: a task seems to become due again and again")
 

@@ -78,14 +78,17 @@ class Handlers:
         _end_if_forked(process)
         return outcome, None
 
-    async def run_async(self, task: Task) -> tuple[Outcome, BaseException | None]:
+    async def run_async(
+        self, task: Task, is_ending: Callable[[], bool] = lambda: False
+    ) -> tuple[Outcome, BaseException | None]:
+        """The same for a coroutine function. is_ending says whether its cancellation is that of everything on the loop."""
         process = os.getpid()
         try:
             task.check()
             result: Awaitable[Any] = self.call(task)
             outcome = of_result(task, await result)
         except asyncio.CancelledError as error:
-            return RELEASE if task.reason is None and _is_cancelled() else of_error(task, error), error
+            return RELEASE if task.reason is None and is_ending() else of_error(task, error), error
         except BaseException as error:
             _end_if_forked(process, error)
             return of_error(task, error), error
@@ -109,13 +112,6 @@ def _end_if_forked(process: int, error: BaseException | None = None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody has cancelled the asyncio task that runs the handler, as asyncio.run does with all at its end. Otherwise
-    the handler has only awaited something that was cancelled. Before Python 3.11 nobody can tell."""
-    current = asyncio.current_task()
-    return sys.version_info >= (3, 11) and current is not None and current.cancelling() > 0
 
 
 class Threads:
@@ -175,8 +171,11 @@ class Threads:
 class Loop:
     """Runs coroutine functions on an event loop."""
 
-    def __init__(self, handlers: Handlers, ended: Ended, loop: asyncio.AbstractEventLoop) -> None:
-        self._handlers, self._ended, self._loop = handlers, ended, loop
+    def __init__(
+        self, handlers: Handlers, ended: Ended, loop: asyncio.AbstractEventLoop, worker: asyncio.Task[Any] | None
+    ) -> None:
+        """worker is the asyncio task that runs the worker, if it is on the same loop."""
+        self._handlers, self._ended, self._loop, self._worker = handlers, ended, loop, worker
         self._running: set[asyncio.Task[None]] = set()  # asyncio itself has only weak references
 
     def start(self, tasks: list[Task]) -> None:
@@ -192,8 +191,13 @@ class Loop:
         current = asyncio.current_task()
         assert current is not None
         task.interrupt = functools.partial(self._interrupt, task, current)
-        outcome, error = await self._handlers.run_async(task)
+        outcome, error = await self._handlers.run_async(task, self._is_ending)
         self._ended(task, outcome, error)
+
+    def _is_ending(self) -> bool:
+        """Whether somebody cancels all that is on the loop, as asyncio.run does at its end, and not the handler alone. Before
+        Python 3.11 nobody can tell."""
+        return sys.version_info >= (3, 11) and self._worker is not None and self._worker.cancelling() > 0
 
     def _interrupt(self, task: Task, running: asyncio.Task[None]) -> None:
         with contextlib.suppress(RuntimeError):  # somebody has closed the loop, and so nothing runs on it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from datetime import timedelta
@@ -12,14 +11,16 @@ import psycopg
 
 from .caller import sqlstate
 from .connection import (
-    GROUP_SIZE, Connection, Link, is_about_server, is_about_values, is_long, is_too_large, limited, summary,
+    GROUP_SIZE, Connection, Link, is_about_all, is_about_server, is_about_values, is_long, is_too_large, limited, summary,
 )  # fmt: skip
+from .log import Log
 from .task import Task
 
 _LARGEST_GROUP = 10_000  # leases that are extended in one statement; the server takes ten times as many
+_MOST_IN_VAIN = 200  # statements that may fail in a row until the server is taken for the reason, and not the tasks
 _LONGEST_DELAY = 10.0  # of a heartbeat, by long progress
 _EXTEND = """
-SELECT id, extract(epoch FROM lease_until - clock_timestamp())::float8, cancel_requested, extended
+SELECT id, extract(epoch FROM lease_until - statement_timestamp())::text, cancel_requested, extended
 FROM queue.extend_many(%s, %s, %s, %s::jsonb[], skip_locked => true)"""
 
 
@@ -27,7 +28,7 @@ def extend(
     connection: Connection,
     tasks: Sequence[Task],
     lease: timedelta | None,
-    logger: logging.Logger,
+    logger: Log,
     with_long: bool = True,
 ) -> list[Task]:
     """Extends the leases, and stops tasks that are cancelled or lost. Returns those that another transaction has locked, for
@@ -37,10 +38,45 @@ def extend(
     one is alone, and from then on it is sent by itself after the others. with_long says whether long progress is sent."""
     together = [task for task in tasks if task.times_refused == 0]
     alone = [[task] for task in tasks if task.times_refused > 0]
-    locked = []
-    for part in [*_parts(together, with_long), *alone]:
-        progress = [_progress(task, with_long) for task in part]
-        locked += _extend_or_halve(connection, part, lease, logger, progress)
+    parts = [(part, [_progress(task, with_long) for task in part]) for part in [*_parts(together, with_long), *alone]]
+    parts.reverse()  # the last one is sent first
+    locked: list[Task] = []
+    refused: list[tuple[Task, psycopg.Error]] = []
+    in_vain, succeeded = 0, False  # statements in a row that have failed
+    while parts:
+        part, progress = parts.pop()
+        try:
+            locked += _extend(connection, part, lease, progress)
+        except psycopg.Error as error:
+            if not _is_about_tasks(error, connection, progress):
+                raise
+            refusal = error
+        else:
+            in_vain, succeeded = 0, True
+            continue
+        in_vain += 1
+        if len(part) > 1:
+            half = len(part) // 2
+            parts += [(part[half:], progress[half:]), (part[:half], progress[:half])]
+        elif progress[0] is not None:
+            if _cannot_be_stored(refusal, len(progress[0]), connection.closed):
+                _give_up_progress(part[0], logger)
+            parts.append((part, [None]))
+        else:
+            if is_too_large(refusal) and part[0].times_refused == 0:
+                in_vain = _MOST_IN_VAIN  # as likely, the server has no time for any of them, and that takes long to find out
+            refused.append((part[0], refusal))
+        if in_vain >= _MOST_IN_VAIN:
+            for task, _ in refused:
+                task.times_refused += 1
+            raise refusal
+    if refused and not succeeded and all(is_about_all(refusal) for _, refusal in refused):
+        raise refused[0][1]
+    for task, refusal in refused:
+        task.times_refused += 1
+        if not task.is_refusal_logged:
+            logger.warning("task %d: the server does not extend its lease: %s", task.id, summary(refusal))
+        task.is_refusal_logged = True
     return locked
 
 
@@ -63,44 +99,11 @@ def _parts(tasks: Sequence[Task], with_long: bool) -> Iterator[list[Task]]:
         yield part
 
 
-def _extend_or_halve(
-    connection: Connection,
-    tasks: Sequence[Task],
-    lease: timedelta | None,
-    logger: logging.Logger,
-    progress: Sequence[str | None],
-) -> list[Task]:
-    try:
-        return _extend(connection, tasks, lease, progress)
-    except psycopg.Error as error:
-        if not _is_about_tasks(error, connection, progress):
-            raise
-        refusal = error
-    if len(tasks) > 1:
-        half = len(tasks) // 2
-        return [
-            *_extend_or_halve(connection, tasks[:half], lease, logger, progress[:half]),
-            *_extend_or_halve(connection, tasks[half:], lease, logger, progress[half:]),
-        ]
-    task = tasks[0]
-    if progress[0] is not None:
-        if _cannot_be_stored(refusal, len(progress[0]), connection.closed):
-            _give_up_progress(task, logger)
-        return _extend_or_halve(connection, tasks, lease, logger, [None])
-    task.times_refused += 1
-    is_busy = is_too_large(refusal)
-    if is_busy and task.times_refused == 1:
-        raise refusal  # as likely, the server has no time for any of them
-    if task.times_refused == 1 + is_busy:
-        logger.warning("task %d: the server does not extend its lease: %s", task.id, summary(refusal))
-    return []
-
-
 def _cannot_be_stored(error: BaseException, size: int, is_lost: bool) -> bool:
     return is_about_values(error) or (is_too_large(error) and is_long(size, is_lost))
 
 
-def _give_up_progress(task: Task, logger: logging.Logger) -> None:
+def _give_up_progress(task: Task, logger: Log) -> None:
     logger.warning("task %d: its progress cannot be stored", task.id)
     task.unsent_progress = None
 
@@ -128,7 +131,8 @@ def _extend(
             if not task.completed:
                 task.stop("lost")
             continue
-        seconds, cancel_requested, extended = answers[task.id]
+        length, cancel_requested, extended = answers[task.id]
+        seconds = float(length)
         task.deadline = began + seconds
         if cancel_requested:
             task.stop("cancelled")
@@ -154,7 +158,7 @@ class Heartbeat:
         link: Link,
         lease: timedelta | None,
         longest_pause: float,
-        logger: logging.Logger,
+        logger: Log,
         connected: Callable[[], None],
     ) -> None:
         self._link, self._lease, self._longest_pause, self._logger = link, lease, longest_pause, logger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import queue
 import random
 import threading
@@ -20,10 +19,9 @@ from .acknowledge import Acknowledger
 from .connection import Connect, Connection, GaveUp, Link, Outage, state_of
 from .handlers import Handlers, Loop, Threads
 from .heartbeat import Heartbeat
+from .log import logger
 from .outcomes import NOTHING, RELEASE, UNCOMMITTED, Outcome
 from .task import COLUMNS, Task
-
-logger = logging.getLogger("queue_ext")
 
 STOP, PROGRESS = "stop", "progress"  # the messages to the thread that runs the worker; others are errors
 _UNREPORTED = 10  # times the concurrency: with so many reports on their way, nothing more is claimed
@@ -56,7 +54,9 @@ class Run:
         commands: queue.SimpleQueue[object],
         ready: threading.Event,
         loop: asyncio.AbstractEventLoop | None,
+        task: asyncio.Task[Any] | None,
     ) -> None:
+        """loop runs the handlers that are coroutine functions; task is the asyncio task that runs the worker there."""
         self._settings, self._handlers, self._commands, self._ready = settings, handlers, commands, ready
         self._stopping, self._claim_ended, self._gave_up = threading.Event(), threading.Event(), threading.Event()
         outage = Outage(logger)
@@ -69,7 +69,7 @@ class Run:
         self._heartbeat = Heartbeat(beating, lease, settings.heartbeat, logger, self._connected)
         self._acknowledger = Acknowledger(reporting, self._heartbeat, lease, logger, self._connected, self._reported)
         self._threads = Threads(handlers, self._ended)
-        self._loop = None if loop is None else Loop(handlers, self._ended, loop)
+        self._loop = None if loop is None else Loop(handlers, self._ended, loop, task)
 
         self._slots = threading.Condition()  # with a reentrant lock; guards the four below
         self._free = settings.concurrency
@@ -155,7 +155,7 @@ class Run:
                 if not self._ready.is_set():
                     logger.info("worker %s claims tasks from %s", self._settings.name, ", ".join(self._settings.queues))
                     self._ready.set()
-                self._start([Task(row) for row in rows], claimed_at)
+                self._start(self._held([Task(row) for row in rows], claimed_at), claimed_at)
                 if len(rows) < free:  # there are no more
                     self._link.call(self._wait, self._is_fatal)
                 # A wait can end at once, for example by a statement timeout. Then the loop must not become a busy one.
@@ -198,6 +198,15 @@ class Run:
         before = time.monotonic()
         arguments = [self._settings.lease, self._queues, limit, self._settings.name]
         return before, connection.execute(self._claim_statement, arguments).fetchall()
+
+    def _held(self, tasks: list[Task], claimed_at: float) -> list[Task]:
+        """Those whose leases have not ended while the answer was on its way: another worker can have the others."""
+        now = time.monotonic()
+        held = [task for task in tasks if claimed_at + task.lease_seconds > now]
+        if len(held) < len(tasks):
+            count = len(tasks) - len(held)
+            logger.warning("%d leases ended before the claim was answered: it waited for a lock, or the process was busy", count)
+        return held
 
     def _start(self, tasks: list[Task], claimed_at: float) -> None:
         if self._stopping.is_set():

@@ -17,7 +17,7 @@ from .values import to_json
 # setting changes. The length of the lease is computed by the server, because clocks of two machines differ.
 COLUMNS = """id, token, queue, kind, payload::text, headers::text, attempt, max_attempts, priority, key, group_key,
 progress::text, extract(epoch FROM run_at)::text, extract(epoch FROM created_at)::text,
-extract(epoch FROM lease_until - clock_timestamp())::float8"""
+extract(epoch FROM lease_until - statement_timestamp())::text"""
 
 _COMPLETE = "SELECT queue.complete(CAST(%(id)s AS bigint), CAST(%(token)s AS bigint), CAST(%(result)s AS jsonb))"
 
@@ -51,6 +51,7 @@ class Task:
         self.ended = False  # the handler has
         self.refusals = 0  # of its report, because it is too long
         self.times_refused = 0  # to extend its lease, one after the other
+        self.is_refusal_logged = False
         self.is_late = False  # its report was not accepted at first
         self.unsent_progress: str | None = None
         self.is_progress_late = False  # it is long, and was not stored at first

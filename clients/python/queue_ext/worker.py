@@ -18,7 +18,8 @@ import psycopg
 from .connection import Connect
 from .drain import Drain
 from .handlers import Around, Handler, Handlers
-from .run import STOP, Run, Settings, logger
+from .log import logger
+from .run import STOP, Run, Settings
 from .signals import calling
 from .values import Delay, to_seconds
 
@@ -118,7 +119,7 @@ class Worker:
     async def run_async(self, *, signals: bool = True) -> None:
         """The same on the event loop of the caller. If it is cancelled, it stops gracefully before it returns."""
         loop = asyncio.get_running_loop()
-        run, done = self._new_run(loop), loop.create_future()
+        run, done = self._new_run(loop, asyncio.current_task()), loop.create_future()
 
         def supervise() -> None:
             error: BaseException | None = None
@@ -162,11 +163,11 @@ class Worker:
         if self._started:
             raise RuntimeError("add handlers and hooks before the worker runs")
 
-    def _new_run(self, loop: asyncio.AbstractEventLoop | None) -> Run:
+    def _new_run(self, loop: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None = None) -> Run:
         if self._started:
             raise RuntimeError("a worker runs only once: make another one")
         self._started = True
-        return Run(self._settings_of_run(), self._handlers, self._commands, self.ready, loop)
+        return Run(self._settings_of_run(), self._handlers, self._commands, self.ready, loop, task)
 
     def _settings_of_run(self) -> Settings:
         """The settings with a name, which is made late because the process may have been forked since the constructor."""

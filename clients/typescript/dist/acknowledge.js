@@ -100,11 +100,11 @@ export class Acknowledger {
                 // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
                 const refused = error instanceof RangeError || (sent && isRefused(error));
                 // Something that the statement needs. It is missing for all reports, or for a trigger of the user's on one of them.
-                const needed = /^(42|55|58)/.test(code) || (!lost && /^(08|57P)/.test(code));
+                const needed = /^(3F|40|42|53(?!200)|55|58)/.test(code) || (!lost && /^(08|57P)/.test(code));
                 const late = group.every((ended) => ended.late);
                 // One report can be the reason. It must not delay the others.
                 const suspect = sent && (lost ? code === "08P01" || tries > 1
-                    : /^(57014|53200|55P03)$/.test(code) || (needed ? tries > 1 || late : !/^(3F|40|53|57)/.test(code)));
+                    : /^(57014|53200|55P03)$/.test(code) || (needed ? tries > 1 || late : !/^57/.test(code)));
                 if (refused && sent)
                     this.outages.worked("acknowledgement");
                 const [single] = group;
@@ -198,8 +198,8 @@ function replacement(outcome, reason) {
         return failed(`the result cannot be stored: ${reason}`, "ResultError");
     if (outcome.verb === "release")
         return failed(`the delay was refused: ${reason}`, "DelayError");
-    if (outcome.verb !== "fail")
-        return undefined;
+    if (outcome.verb === "confirm_cancel")
+        return failed(`the cancellation was refused: ${reason}`, "CancelError");
     if (outcome.retryIn !== null) {
         return { ...outcome, retryIn: null, error: `${outcome.error}; the delay was refused: ${reason}` };
     }

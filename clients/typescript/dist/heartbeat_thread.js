@@ -5,6 +5,8 @@ import { Connection, LONGEST, backoff, isConnectionLost, isRefused, sqlState, su
 import { now } from "./heartbeat.js";
 /** How many leases one statement extends. The server takes ten times as many. */
 const LARGEST_BATCH = 10_000;
+/** How many statements may fail in a row until the server is taken for the reason, and not the tasks. */
+const MOST_IN_VAIN = 200;
 const port = parentPort;
 const options = workerData;
 const connection = new Connection(options.connection, options.name);
@@ -22,7 +24,7 @@ port.on("message", (order) => {
         for (const { key, id, token, seconds, since } of order.hold) {
             const held = {
                 key, id, token, ends: 0, due: 0, pace: 0, progress: null, late: false, cancelled: false, refusals: 0,
-                completing: false,
+                warned: false, completing: false,
             };
             granted(held, seconds, since);
             leases.set(key, held);
@@ -103,12 +105,7 @@ async function beat() {
     try {
         if (active.length === 0)
             await connection.open();
-        const together = active.filter((held) => held.refusals === 0);
-        for (let start = 0; start < together.length; start += LARGEST_BATCH) {
-            await extend(together.slice(start, start + LARGEST_BATCH), Math.max(1, pace));
-        }
-        for (const held of active.filter((held) => !together.includes(held)))
-            await extend([held], Math.max(1, pace));
+        await extendAll(active, Math.max(1, pace));
         if (failures > 0)
             report({ worked: true });
         failures = 0;
@@ -118,6 +115,74 @@ async function beat() {
         return backoff(failures++, Math.min(1, pace)); // A worker that can claim again needs its heartbeat.
     }
     await sendLong(active, now() + pace);
+}
+/** One task can make the statement fail for all: its progress is not valid for PostgreSQL, too long, or refused by a constraint,
+ *  or a trigger of the user's refuses to have the lease extended. The batch is halved until that task is alone. From then on, a
+ *  lease that is refused is sent by itself after the others, and it is lost when it ends. */
+async function extendAll(active, seconds) {
+    const together = active.filter((held) => held.refusals === 0);
+    const batches = [];
+    for (let start = 0; start < together.length; start += LARGEST_BATCH) {
+        batches.push([together.slice(start, start + LARGEST_BATCH), true]);
+    }
+    for (const held of active)
+        if (held.refusals > 0)
+            batches.push([[held], true]);
+    batches.reverse(); // The last one is sent first.
+    const refused = [];
+    let inVain = 0;
+    let succeeded = false;
+    for (let next = batches.pop(); next !== undefined; next = batches.pop()) {
+        const [batch, withProgress] = next;
+        try {
+            await extend(batch, seconds, false, withProgress);
+            inVain = 0;
+            succeeded = true;
+            continue;
+        }
+        catch (error) {
+            if (!connection.sent || isConnectionLost(error))
+                throw error;
+            inVain++;
+            const held = batch[0];
+            if (batch.length > 1) {
+                const half = batch.length >> 1;
+                batches.push([batch.slice(half), withProgress], [batch.slice(0, half), withProgress]);
+            }
+            else if (withProgress && held.progress !== null && !isLong(held.progress)) {
+                if (isRefused(error))
+                    giveUpProgress(held);
+                batches.push([batch, false]);
+            }
+            else {
+                refused.push([held, error]);
+                held.due = now() + held.pace;
+                // As likely, the server has no time for any of them. It would take long to find out.
+                if (isSlow(error) && held.refusals === 0)
+                    inVain = MOST_IN_VAIN;
+            }
+            if (inVain >= MOST_IN_VAIN) {
+                for (const [other] of refused)
+                    other.refusals++;
+                throw error;
+            }
+        }
+    }
+    // A missing schema, a conflict with other transactions, too few resources: as likely, the server can extend none.
+    const ofAll = refused.every(([, error]) => /^(3F|40|53)/.test(sqlState(error) ?? ""));
+    if (refused.length > 0 && !succeeded && ofAll)
+        throw refused[0][1];
+    for (const [held, error] of refused) {
+        held.refusals++;
+        if (!held.warned)
+            report({ warning: `task ${held.id}: the server does not extend its lease: ${summary(error)}` });
+        held.warned = true;
+    }
+}
+const isSlow = (error) => /^(53200|57014)$/.test(sqlState(error) ?? "");
+function giveUpProgress(held) {
+    report({ warning: `task ${held.id}: PostgreSQL cannot store its progress` });
+    held.progress = null;
 }
 /** Long progress may be too slow for the connection. Then only it is late, and no lease. The shortest is sent first, so that
  *  one that is too slow does not delay others. */
@@ -133,6 +198,10 @@ async function sendLong(batch, until) {
             await extend([held], seconds, true);
         }
         catch (error) {
+            if (connection.sent && !isConnectionLost(error) && (isRefused(error) || isSlow(error))) {
+                giveUpProgress(held);
+                continue;
+            }
             if (!held.late)
                 report({ warning: `task ${held.id}: its progress is not stored yet, trying again: ${summary(error)}` });
             held.late = true;
@@ -148,20 +217,10 @@ async function extend(batch, seconds, withLong = false, withProgress = true) {
         return;
     const since = now();
     const progress = batch.map((held) => withProgress && (withLong || !isLong(held.progress)) ? held.progress : null);
-    let rows;
-    try {
-        rows = await connection.query(`
-      SELECT id, cancel_requested, extended, extract(epoch FROM lease_until - clock_timestamp())::float8 AS seconds
-      FROM queue.extend_many($1::bigint[], $2::bigint[], $3::interval, $4::jsonb[], skip_locked => true)`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
-            progress.some((json) => json !== null) ? progress : null], seconds);
-    }
-    catch (error) {
-        const code = sqlState(error) ?? "";
-        if (!connection.sent || isConnectionLost(error) || /^(25006|3F|40|53(?!200))/.test(code))
-            throw error;
-        await isolate(batch, seconds, error, withLong, withProgress);
-        return;
-    }
+    const rows = await connection.query(`
+    SELECT id, cancel_requested, extended, extract(epoch FROM lease_until - statement_timestamp())::text AS seconds
+    FROM queue.extend_many($1::bigint[], $2::bigint[], $3::interval, $4::jsonb[], skip_locked => true)`, [batch.map((held) => held.id), batch.map((held) => held.token), options.lease,
+        progress.some((json) => json !== null) ? progress : null], seconds);
     // If the worker has claimed a task again, only the newer lease counts.
     const newest = new Map();
     for (const held of batch) {
@@ -197,34 +256,6 @@ async function extend(batch, seconds, withLong = false, withProgress = true) {
         if (held.completing)
             leases.delete(held.key);
     lost(left.filter((held) => !held.completing));
-}
-/** One task has made the statement fail for all: its progress is not valid for PostgreSQL, too long, or refused by a constraint,
- *  or a trigger of the user's refuses to have the lease extended. Halves the batch until that task is alone. From then on, a
- *  lease that is refused is sent by itself after the others, and it is lost when it ends. */
-async function isolate(batch, seconds, error, withLong, withProgress) {
-    const [first, second] = batch;
-    if (second !== undefined) {
-        const half = batch.length >> 1;
-        await extend(batch.slice(0, half), seconds, withLong, withProgress);
-        await extend(batch.slice(half), seconds, withLong, withProgress);
-        return;
-    }
-    const held = first;
-    const busy = /^(53200|57014)/.test(sqlState(error) ?? "");
-    if (withProgress && held.progress !== null && (withLong || !isLong(held.progress))) {
-        if (isRefused(error) || (busy && withLong)) {
-            report({ warning: `task ${held.id}: PostgreSQL cannot store its progress` });
-            held.progress = null;
-        }
-        return extend(batch, seconds, false, false);
-    }
-    held.refusals++;
-    held.due = now() + held.pace;
-    if (busy && held.refusals === 1)
-        throw error; // As likely, the server has no time for any of them.
-    if (held.refusals === (busy ? 2 : 1)) {
-        report({ warning: `task ${held.id}: the server does not extend its lease: ${summary(error)}` });
-    }
 }
 function lost(batch) {
     if (batch.length === 0)

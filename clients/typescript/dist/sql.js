@@ -44,5 +44,9 @@ export function delayText(delay) {
     return intervalText(delay);
 }
 export function intervalText(interval) {
-    return typeof interval === "number" ? `${interval} seconds` : interval;
+    if (typeof interval === "string")
+        return interval;
+    const seconds = String(interval);
+    // JavaScript writes small numbers with an exponent, which PostgreSQL does not read in an interval.
+    return `${seconds.includes("e-") ? interval.toFixed(6) : seconds} seconds`;
 }

@@ -193,10 +193,10 @@ export class Worker {
         this.#outages.worked("claim");
         this.#claimed = true;
         this.#isReady();
-        // A handler may have blocked the event loop while the answer was on its way.
+        // The claim may have waited for a lock, or a handler may have blocked the event loop while the answer was on its way.
         const held = rows.filter((row) => since + Number(row.lease_seconds) > now());
         if (held.length < rows.length) {
-            this.#options.logger.warn(`${rows.length - held.length} leases ended before the claim was read: does a handler block the event loop?`);
+            this.#options.logger.warn(`${rows.length - held.length} leases ended before the claim was answered: it waited for a lock, or a handler blocks the event loop`);
         }
         if (held.length === 0)
             return rows.length;

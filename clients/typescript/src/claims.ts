@@ -9,12 +9,12 @@ import type { Statement } from "./sql.js";
 const WAIT = 10;
 
 /** JSON is sent as text, which the task parses: an error in one payload must not lose the rows of all. Times are sent as
- *  numbers, because libraries read timestamps in different ways. The server says how long a lease is, so that its clock
- *  need not agree with the worker's. */
+ *  texts of exact numbers, because libraries read timestamps in different ways, and extra_float_digits rounds others. The
+ *  server says how long a lease is, so that its clock need not agree with the worker's. */
 const COLUMNS = `id::text, token::text, queue, kind, payload::text, headers::text, attempt, max_attempts, priority, key,
-  group_key, progress::text, extract(epoch FROM run_at)::float8 AS run_at, extract(epoch FROM created_at)::float8 AS created_at,
-  extract(epoch FROM lease_until)::float8 AS lease_until,
-  extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds`;
+  group_key, progress::text, extract(epoch FROM run_at)::text AS run_at, extract(epoch FROM created_at)::text AS created_at,
+  extract(epoch FROM lease_until)::text AS lease_until,
+  extract(epoch FROM lease_until - statement_timestamp())::text AS lease_seconds`;
 
 export class Claims {
   readonly #queues: string;

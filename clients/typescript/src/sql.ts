@@ -62,5 +62,8 @@ export function delayText(delay: Interval): string {
 }
 
 export function intervalText(interval: Interval): string {
-  return typeof interval === "number" ? `${interval} seconds` : interval;
+  if (typeof interval === "string") return interval;
+  const seconds = String(interval);
+  // JavaScript writes small numbers with an exponent, which PostgreSQL does not read in an interval.
+  return `${seconds.includes("e-") ? interval.toFixed(6) : seconds} seconds`;
 }

@@ -436,7 +436,7 @@ test("a lease that has ended before a blocked event loop reads the claim is not 
   }, async () => {
     await eventually("the task is handled", () => attempts.length > 0);
     assert.deepEqual(attempts, [2]);
-    assert.match(said.join(), /1 leases ended before the claim was read/);
+    assert.match(said.join(), /1 leases ended before the claim was answered/);
   });
   await locker.end();
 });
@@ -1099,6 +1099,28 @@ test("a lease of 100 ms is extended in time", async () => {
       return String(token) === task.token && lease_until - task.lease_until > 300;
     }),
   }, () => untilState(id, "completed"));
+});
+
+test("times are exact and delays can be tiny, whatever the settings of the role are", async () => {
+  const queue = await newQueue();
+  await db.query("BEGIN");
+  try {
+    await db.query("SET LOCAL extra_float_digits = -15");
+    const moment = new Date("2024-02-29T12:30:15.123Z");
+    await push(db, queue, {}, { run_at: moment });
+    await push(db, queue, {}, { delay: 0.1 + 0.2 - 0.3 });
+    const seen = [];
+    const worker = new Worker(url, queue, { signals: false });
+    worker.handler((task) => {
+      if (task.attempt === 1 && seen.push(task.run_at) === 2) throw new Snooze(5e-8);
+    });
+    assert.ok(await worker.drain(db) >= 2);
+    assert.equal(seen[0].getTime(), moment.getTime());
+    const failed = await db.query("SELECT count(*) FROM queue.all_tasks WHERE queue = $1 AND errors IS NOT NULL", [queue]);
+    assert.equal(failed.rows[0].count, "0");
+  } finally {
+    await db.query("ROLLBACK");
+  }
 });
 
 test("a worker claims nothing before its three connections were open", async () => {

@@ -30,12 +30,13 @@ class Connections(Case):
             self.assertEqual(self.await_state(id, "completed")["attempt"], 1)
 
     def test_the_settings_of_the_role_do_not_matter(self):
-        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-5", "intervalstyle": "sql_standard", "array_nulls": "off"})
-        worker, seen = Worker(url, self.queue, lease=60), []
+        url = self.url_of_role({"datestyle": "German", "timezone": "Asia/Kathmandu", "extra_float_digits": "-15", "intervalstyle": "sql_standard", "array_nulls": "off"})
+        worker, seen = Worker(url, self.queue, lease=97), []
 
         @worker.handler()
         def handle(task):
             seen.append((task.run_at, task.created_at))
+            self.assertLess(task.lease_seconds, 98)
             if task.attempt == 1:
                 raise Retry(0.001)
 
@@ -98,6 +99,48 @@ class Connections(Case):
         id = push(self.db, self.queue, "€")
         with self.running(worker):
             self.assertEqual(self.await_state(id, "completed")["result"], "€")
+
+    def test_a_function_can_leave_its_settings_in_an_open_transaction(self):
+        def connect():
+            connection = psycopg.connect(URL)
+            connection.execute("SET application_name = 'set by the function'")
+            return connection
+
+        worker = Worker(connect, self.queue)
+        worker.handler()(lambda task: None)
+        id = push(self.db, self.queue)
+        with self.running(worker):
+            self.await_state(id, "completed")
+            sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'set by the function'"
+            self.assertEqual(self.db.execute(sessions).fetchone()["count"], 3)
+
+    def test_an_error_of_a_logging_handler_ends_no_worker(self):
+        class Broken(logging.Handler):
+            def emit(self, record):
+                raise ConnectionError("the log server is away")
+
+        log, broken = logging.getLogger("queue_ext"), Broken()
+        level = log.level
+        log.addHandler(broken)
+        log.setLevel(logging.INFO)
+        try:
+            worker = self.worker(heartbeat=0.1)
+
+            @worker.handler()
+            def handle(task):
+                if task.payload == "lost":
+                    self.db.execute("SELECT queue.end_lease(%s)", [task.id])
+                    task.stopped.wait(30)
+                    return
+                raise ValueError
+
+            lost, failed = push(self.db, self.queue, "lost", max_attempts=1), push(self.db, self.queue, max_attempts=2)
+            with self.running(worker):
+                self.assertEqual(self.await_state(failed, "failed")["attempt"], 2)
+                self.await_state(lost, "failed")
+        finally:
+            log.removeHandler(broken)
+            log.setLevel(level)
 
     def test_any_error_of_the_function_is_an_outage_after_the_first_claim(self):
         class SecretsUnavailable(Exception):
@@ -177,9 +220,14 @@ class Connections(Case):
     def test_a_connection_that_refuses_autocommit_is_closed(self):
         opened = []
 
+        class Refusing(psycopg.Connection):
+            def refuse(self, value):
+                raise psycopg.ProgrammingError("no")
+
+            autocommit = property(lambda self: False, refuse)
+
         def connect():
-            connection = psycopg.connect(URL)
-            connection.execute("SELECT 1")  # begins a transaction
+            connection = Refusing.connect(URL)
             opened.append(connection)
             return connection
 

@@ -125,6 +125,29 @@ class Drain(Case):
         self.assertEqual(self.work.drain(self.connection), 1)
         self.assertEqual((self.get_here(id)["state"], self.get_here(id)["result"]), ("completed", {"ok": True}))
 
+    def test_a_completion_that_the_handler_rolls_back_is_a_failed_attempt(self):
+        @self.work.handler()
+        def roll_back(task):
+            self.connection.execute("SAVEPOINT own")
+            task.complete(self.connection)
+            self.connection.execute("ROLLBACK TO own")
+
+        id = self.push(max_attempts=1)
+        self.assertEqual(self.work.drain(self.connection), 1)
+        task = self.get_here(id)
+        self.assertEqual(task["state"], "failed")
+        self.assertIn("was not committed", task["errors"][0]["error"])
+
+    def test_a_handler_can_catch_the_error_of_a_statement(self):
+        @self.work.handler()
+        def catch(task):
+            with self.assertRaises(psycopg.errors.DivisionByZero):
+                self.connection.execute("SELECT 1 / 0")
+
+        id = self.push()
+        self.assertEqual(self.work.drain(self.connection), 1)
+        self.assertEqual(self.get_here(id)["state"], "completed")
+
     def test_delays_that_are_not_valid_are_errors_of_the_handler(self):
         inputs = [float("inf"), float("nan"), -1, 1e12, timedelta(days=-1), "soon"]
         for make in (Retry, Snooze):

@@ -196,6 +196,31 @@ class Stops(Case):
         task = self.get(self.id)
         self.assertEqual((task["state"], task["attempt"], task["errors"]), ("queued", 0, None))
 
+    def test_a_handler_that_cancels_itself_has_failed(self):
+        for asynchronous in (False, True):
+            with self.subTest(asynchronous=asynchronous):
+                worker = self.worker()
+
+                @worker.handler()
+                async def handle(task):
+                    asyncio.get_running_loop().call_later(0.01, asyncio.current_task().cancel)
+                    await asyncio.sleep(60)
+
+                id = push(self.db, self.queue, max_attempts=2)
+                if asynchronous:
+
+                    async def main():
+                        run = asyncio.create_task(worker.run_async(signals=False))
+                        await asyncio.to_thread(self.await_state, id, "failed")
+                        worker.stop()
+                        await run
+
+                    asyncio.run(main())
+                else:
+                    with self.running(worker):
+                        self.await_state(id, "failed")
+                self.assertIn("CancelledError", self.errors(id)[1])
+
     def test_leases_are_given_back_if_the_event_loop_was_closed(self):
         worker, begun = self.worker(shutdown_timeout=0.1), threading.Event()
 
