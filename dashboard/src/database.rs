@@ -47,6 +47,8 @@ struct Lent {
     client: Option<Client>,
     place: Option<OwnedSemaphorePermit>,
     idle: Idle,
+    /// How long the server may need at most to end the transaction.
+    limit: Duration,
 }
 
 impl Lent {
@@ -62,12 +64,10 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let (Some(client), place, idle) = (self.client.take(), self.place.take(), Rc::clone(&self.idle))
-        else {
-            return;
-        };
+        let (place, idle, limit) = (self.place.take(), Rc::clone(&self.idle), self.limit);
+        let Some(client) = self.client.take() else { return };
         spawn_local(async move {
-            if let Ok(Ok(())) = timeout(ACTING_LIMIT + GRACE, client.batch_execute("ROLLBACK")).await {
+            if let Ok(Ok(())) = timeout(limit, client.batch_execute("ROLLBACK")).await {
                 idle.borrow_mut().push(client);
             }
             drop(place);
@@ -147,7 +147,8 @@ impl Database {
         };
         let place = within(limit + GRACE, place).await?;
         let client = Some(self.begin(begin).await?);
-        let mut lent = Lent { client, place: Some(place), idle: Rc::clone(&self.idle) };
+        let idle = Rc::clone(&self.idle);
+        let mut lent = Lent { client, place: Some(place), idle, limit: limit + GRACE };
         let answer = async {
             let client = lent.client();
             let result = work(client).await;

@@ -373,7 +373,8 @@ fn a_lease_that_a_trigger_refuses_to_extend_costs_no_other() {
         stage.configure(r#"{"lease": "3 seconds"}"#);
         stage.refuse();
         let worker = stage.start(&[]);
-        let codes = ["P0001", "QX001", "42501", "57014", "08006", "XX000", "3F000", "40001", "53100"];
+        let codes =
+            ["P0001", "QX001", "42501", "57014", "08006", "XX000", "3F000", "40001", "53100", "25006"];
         for code in codes {
             let payload = format!(r#"{{"seconds": 10, "at": "extend", "code": "{code}"}}"#);
             stage.push(1, "sleep", &payload);
@@ -381,7 +382,7 @@ fn a_lease_that_a_trigger_refuses_to_extend_costs_no_other() {
         stage.push(20, "sleep", r#"{"seconds": 10}"#);
         stage.eventually("the others have ended", |stage| stage.ended() == 20);
         assert_eq!(stage.ask("SELECT max(attempt) FROM queue.history WHERE queue = $1"), 1);
-        stage.eventually("the nine are dead letters", |stage| stage.live() == 0);
+        stage.eventually("the ten are dead letters", |stage| stage.live() == 0);
         assert_eq!(stage.ask("SELECT count(*) FROM queue.dead_letters WHERE queue = $1"), codes.len() as i64);
         assert_eq!(stage.count("ended"), 20);
         stage.accept();
@@ -413,7 +414,7 @@ fn a_report_that_the_server_cannot_take_now_delays_no_other() {
         stage.configure(r#"{"lease": "1 minute"}"#);
         stage.refuse();
         let worker = stage.start(&[]);
-        let codes = ["3F000", "40001", "42P01", "53100", "55000", "57014", "58030", "XX000"];
+        let codes = ["25006", "3F000", "40001", "42P01", "53100", "55000", "57014", "58030", "XX000"];
         for code in codes {
             stage.push(1, "plain", &format!(r#"{{"n": 1, "at": "complete", "code": "{code}"}}"#));
         }

@@ -75,13 +75,7 @@ impl Failure {
     /// Whether the connection, and not the statement, failed: it was lost, or the server refuses a new one, with any SQLSTATE. An
     /// error of a trigger that has lost a connection of its own, for example to a foreign server, is not fatal.
     pub fn is_of_the_connection(&self) -> bool {
-        self.sqlstate.is_none() || self.is("25006") || self.is_fatal
-    }
-
-    /// Whether the server would probably refuse the statement for each task: a missing schema, a conflict with other transactions,
-    /// too few resources, no time. A user's trigger on one of the tasks can raise the same.
-    pub fn is_as_likely_of_all(&self) -> bool {
-        ["3F", "40", "53", "57014"].iter().any(|code| self.is(code))
+        self.sqlstate.is_none() || self.is_fatal
     }
 }
 

@@ -24,6 +24,7 @@ Report = tuple[Task, Outcome]
 
 # A transaction that a handler left open may lock its task. It must not delay the reports of others for ever.
 _LOCK_TIMEOUT, _LOCK_TIMEOUT_ALONE, _PAUSE_IF_LOCKED = "1000", "50", 2.0
+_MOST_IN_VAIN = 50  # statements that may fail in a row, for other reasons than their values, until the rest is sent later
 _TRIES_IF_LONG = 3  # of a long report that is sent alone
 _IDS = "CASE WHEN s.timeout IS NOT NULL THEN %s::bigint[] END, %s"
 _LIMIT = "(SELECT set_config('lock_timeout', %s, true) OFFSET 0) AS s (timeout)"
@@ -54,6 +55,7 @@ class Acknowledger:
         self._inbox: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._locked: list[Report] = []  # reports of tasks that another transaction has locked
         self._retry_at = 0.0
+        self._in_vain = 0
 
     def report(self, task: Task, outcome: Outcome) -> None:
         if outcome.verb == "nothing":
@@ -92,6 +94,7 @@ class Acknowledger:
                 if outcome.verb == "cancel":  # which has no statement for many tasks
                     key += (report[0].id,)
                 groups.setdefault(key, []).append(report)
+            self._in_vain = 0
             for group in groups.values():
                 for part in _parts(group):
                     self._send(part)
@@ -136,6 +139,11 @@ class Acknowledger:
         except GaveUp:
             raise
         except Exception as error:
+            if not (is_about_values(error) or isinstance(error, LockNotAvailable)):
+                self._in_vain += 1
+                if self._in_vain >= _MOST_IN_VAIN and isinstance(error, (psycopg.Error, OSError)):
+                    self._postpone(group, error)
+                    return
             # The tasks of a group that are locked wait alone. For all else, the one that is at fault is searched for.
             size = 1 if isinstance(error, LockNotAvailable) else (len(group) + 1) // 2
             if len(group) > 1:
@@ -147,6 +155,7 @@ class Acknowledger:
             else:
                 self._send_instead(*group[0], error)
             return
+        self._in_vain = 0
         late: Counter[str] = Counter()
         for task, outcome in group:
             self._finish(task)
@@ -161,6 +170,15 @@ class Acknowledger:
             reason = "the leases are lost, the queue was dropped, or the role has no right on it any more"
             self._logger.warning("queue %s: %d outcomes are not accepted: %s", name, count, reason)
 
+    def _postpone(self, group: list[Report], error: Exception) -> None:
+        """The server probably takes none. These come first the next time: the others were tried."""
+        if any(not task.is_late for task, _ in group):
+            self._logger.warning("%d reports are not accepted yet, trying again: %s", len(group), summary(error))
+        for task, _ in group:
+            task.is_late = True
+        self._locked[:0] = group
+        self._retry_at = time.monotonic() + _PAUSE_IF_LOCKED
+
     def _is_to_wait(self, report: Report, error: BaseException) -> bool:
         if is_about_values(error) or not isinstance(error, (psycopg.Error, OSError)):
             return False
@@ -170,7 +188,7 @@ class Acknowledger:
         if not task.is_late:
             self._logger.warning("task %d: its report is not accepted yet, trying again: %s", task.id, summary(error))
         task.is_late = True
-        is_about_objects = (sqlstate(error) or "")[:2] in ("3F", "40", "42", "55", "58")  # missing or in use, for any text
+        is_about_objects = (sqlstate(error) or "")[:2] in ("25", "3F", "40", "42", "55", "58")  # missing or in use, for any text
         if is_about_objects or not is_long(_size(report), self._link.connection is None):
             return True
         task.refusals += 1  # the report is too long, or the server is only busy

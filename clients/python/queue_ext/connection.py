@@ -183,13 +183,7 @@ def is_about_server(error: BaseException) -> bool:
     # With ERROR, a trigger has lost a connection of its own, for example to a foreign server.
     if is_about_connection and isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
         return False
-    return is_about_connection or state == "25006"
-
-
-def is_about_all(error: BaseException) -> bool:
-    """Whether the server has probably refused the statement for other reasons than one of the tasks in it: a missing schema, a
-    conflict with other transactions, too few resources. A trigger of the user on one task can raise the same."""
-    return (sqlstate(error) or "")[:2] in ("3F", "40", "53")
+    return is_about_connection
 
 
 def is_too_large(error: BaseException) -> bool:

@@ -11,13 +11,13 @@ import psycopg
 
 from .caller import sqlstate
 from .connection import (
-    GROUP_SIZE, Connection, Link, is_about_all, is_about_server, is_about_values, is_long, is_too_large, limited, summary,
+    GROUP_SIZE, Connection, Link, is_about_server, is_about_values, is_long, is_too_large, limited, summary,
 )  # fmt: skip
 from .log import Log
 from .task import Task
 
 _LARGEST_GROUP = 10_000  # leases that are extended in one statement; the server takes ten times as many
-_MOST_IN_VAIN = 200  # statements that may fail in a row until the server is taken for the reason, and not the tasks
+_MOST_IN_VAIN = 50  # statements that may fail before one succeeds, until the server is taken for the reason, and not the tasks
 _LONGEST_DELAY = 10.0  # of a heartbeat, by long progress
 _EXTEND = """
 SELECT id, extract(epoch FROM lease_until - statement_timestamp())::text, cancel_requested, extended
@@ -42,7 +42,7 @@ def extend(
     parts.reverse()  # the last one is sent first
     locked: list[Task] = []
     refused: list[tuple[Task, psycopg.Error]] = []
-    in_vain, succeeded = 0, False  # statements in a row that have failed
+    in_vain, succeeded = 0, False
     while parts:
         part, progress = parts.pop()
         try:
@@ -52,7 +52,7 @@ def extend(
                 raise
             refusal = error
         else:
-            in_vain, succeeded = 0, True
+            succeeded = True
             continue
         in_vain += 1
         if len(part) > 1:
@@ -64,13 +64,14 @@ def extend(
             parts.append((part, [None]))
         else:
             if is_too_large(refusal) and part[0].times_refused == 0:
-                in_vain = _MOST_IN_VAIN  # as likely, the server has no time for any of them, and that takes long to find out
+                # As likely, the server has no time for any of them, and that takes long to find out.
+                in_vain, succeeded = _MOST_IN_VAIN, False
             refused.append((part[0], refusal))
-        if in_vain >= _MOST_IN_VAIN:
+        if in_vain >= _MOST_IN_VAIN and not succeeded:
             for task, _ in refused:
                 task.times_refused += 1
             raise refusal
-    if refused and not succeeded and all(is_about_all(refusal) for _, refusal in refused):
+    if refused and not (succeeded or any(is_about_values(refusal) for _, refusal in refused)):
         raise refused[0][1]
     for task, refusal in refused:
         task.times_refused += 1

@@ -17,6 +17,7 @@ class Log(_Adapter):
     would be done again."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        kwargs.setdefault("stacklevel", 2)  # the place of the call is not here
         with contextlib.suppress(Exception):
             super().log(level, msg, *args, **kwargs)
 

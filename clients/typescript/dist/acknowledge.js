@@ -10,6 +10,8 @@ const LOCKED = "55P03";
 const LOCK_TIMEOUT = "1s";
 const LOCK_TIMEOUT_ALONE = "50ms";
 const LARGEST_BATCH = 1000;
+/** How many statements may fail in a row, for other reasons than what they contain, until the rest is sent later. */
+const MOST_IN_VAIN = 50;
 /** About how many characters one statement has at most, unless a single report is longer. */
 const LARGEST_STATEMENT = 8_000_000;
 /** A shorter report is not what makes a statement too slow. */
@@ -22,6 +24,7 @@ export class Acknowledger {
     #waiting = [];
     #count = 0;
     #busy = false;
+    #inVain = 0;
     /** Called when some ends are acknowledged. */
     #progressed = () => { };
     #abandoned = new AbortController();
@@ -59,6 +62,7 @@ export class Acknowledger {
         this.#busy = true;
         await null; // Handlers that end in the same turn of the event loop go together.
         while (this.#waiting.length > 0) {
+            this.#inVain = 0;
             for (const group of groups(this.#next()))
                 await this.#send(group);
         }
@@ -84,6 +88,7 @@ export class Acknowledger {
             try {
                 const accepted = await this.#report(group);
                 this.outages.worked("acknowledgement");
+                this.#inVain = 0;
                 return this.#finish(group, accepted, repeated);
             }
             catch (error) {
@@ -100,7 +105,7 @@ export class Acknowledger {
                 // A RangeError means that a text is too long for JavaScript. Other errors than these are faults of the server.
                 const refused = error instanceof RangeError || (sent && isRefused(error));
                 // Something that the statement needs. It is missing for all reports, or for a trigger of the user's on one of them.
-                const needed = /^(3F|40|42|53(?!200)|55|58)/.test(code) || (!lost && /^(08|57P)/.test(code));
+                const needed = /^(25|3F|40|42|53(?!200)|55|58)/.test(code) || (!lost && /^(08|57P)/.test(code));
                 const late = group.every((ended) => ended.late);
                 // One report can be the reason. It must not delay the others.
                 const suspect = sent && (lost ? code === "08P01" || tries > 1
@@ -108,6 +113,15 @@ export class Acknowledger {
                 if (refused && sent)
                     this.outages.worked("acknowledgement");
                 const [single] = group;
+                if (sent && !lost && !refused && code !== LOCKED && ++this.#inVain >= MOST_IN_VAIN) {
+                    // The server probably takes none. These come before those that were tried.
+                    this.outages.failed("acknowledgement", summary(error));
+                    for (const ended of group) {
+                        ended.late = true;
+                        this.#postpone(ended, 500);
+                    }
+                    return;
+                }
                 if (refused || suspect) {
                     if (group.length > 1) {
                         // The tasks of a group that are locked wait alone. For all else, the one that is at fault is searched for.
@@ -144,8 +158,8 @@ export class Acknowledger {
         return new Set(rows.map((row) => row.id));
     }
     /** A transaction that a handler has left open may have locked its task. It must not delay the reports of others. */
-    #postpone(ended) {
-        setTimeout(() => this.#enqueue(ended), 1000).unref();
+    #postpone(ended, milliseconds = 1000) {
+        setTimeout(() => this.#enqueue(ended), milliseconds).unref();
     }
     /** PostgreSQL cannot store what a task reports, such as \u0000 in a result. */
     async #replace({ task, outcome }, error, repeated) {

@@ -57,7 +57,8 @@ export class Connection {
             // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
             if (this.sent && sqlState(error) === undefined)
                 this.cancel();
-            if (!this.sent || isConnectionLost(error))
+            // A server that has become read-only is not the right one any more.
+            if (!this.sent || isConnectionLost(error) || sqlState(error) === "25006")
                 this.drop();
             throw error;
         }
@@ -132,7 +133,7 @@ export function sqlState(error) {
  *  leaves the connection open, for example when the trigger has lost a connection of its own to a foreign server. */
 export function isConnectionLost(error) {
     const code = sqlState(error) ?? "08000";
-    return code === "25006" || (/^(08...|57P0[1-5]|53300)$/.test(code) && error.severity !== "ERROR");
+    return /^(08...|57P0[1-5]|53300)$/.test(code) && error.severity !== "ERROR";
 }
 /** Whether the server refuses what a statement contains: the values themselves, or by a trigger of the user's, which can use any
  *  SQLSTATE. The other classes are about the server, the connection, a lock, or an object that is missing or in use. */

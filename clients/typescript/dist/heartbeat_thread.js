@@ -5,8 +5,8 @@ import { Connection, LONGEST, backoff, isConnectionLost, isRefused, sqlState, su
 import { now } from "./heartbeat.js";
 /** How many leases one statement extends. The server takes ten times as many. */
 const LARGEST_BATCH = 10_000;
-/** How many statements may fail in a row until the server is taken for the reason, and not the tasks. */
-const MOST_IN_VAIN = 200;
+/** How many statements may fail before one succeeds, until the server is taken for the reason, and not the tasks. */
+const MOST_IN_VAIN = 50;
 const port = parentPort;
 const options = workerData;
 const connection = new Connection(options.connection, options.name);
@@ -111,6 +111,7 @@ async function beat() {
         failures = 0;
     }
     catch (error) {
+        connection.drop(); // Another server, or another session, may not have the error.
         report({ failed: summary(error) });
         return backoff(failures++, Math.min(1, pace)); // A worker that can claim again needs its heartbeat.
     }
@@ -136,7 +137,6 @@ async function extendAll(active, seconds) {
         const [batch, withProgress] = next;
         try {
             await extend(batch, seconds, false, withProgress);
-            inVain = 0;
             succeeded = true;
             continue;
         }
@@ -156,23 +156,21 @@ async function extendAll(active, seconds) {
             }
             else {
                 refused.push([held, error]);
-                held.due = now() + held.pace;
                 // As likely, the server has no time for any of them. It would take long to find out.
                 if (isSlow(error) && held.refusals === 0)
-                    inVain = MOST_IN_VAIN;
+                    [inVain, succeeded] = [MOST_IN_VAIN, false];
             }
-            if (inVain >= MOST_IN_VAIN) {
+            if (inVain >= MOST_IN_VAIN && !succeeded) {
                 for (const [other] of refused)
                     other.refusals++;
                 throw error;
             }
         }
     }
-    // A missing schema, a conflict with other transactions, too few resources: as likely, the server can extend none.
-    const ofAll = refused.every(([, error]) => /^(3F|40|53)/.test(sqlState(error) ?? ""));
-    if (refused.length > 0 && !succeeded && ofAll)
+    if (refused.length > 0 && !succeeded && !refused.some(([, error]) => isRefused(error)))
         throw refused[0][1];
     for (const [held, error] of refused) {
+        held.due = now() + held.pace;
         held.refusals++;
         if (!held.warned)
             report({ warning: `task ${held.id}: the server does not extend its lease: ${summary(error)}` });

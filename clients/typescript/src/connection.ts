@@ -74,7 +74,8 @@ export class Connection {
     } catch (error) {
       // Without that, a claim that waits for a lock on the table would take tasks later, for nobody.
       if (this.sent && sqlState(error) === undefined) this.cancel();
-      if (!this.sent || isConnectionLost(error)) this.drop();
+      // A server that has become read-only is not the right one any more.
+      if (!this.sent || isConnectionLost(error) || sqlState(error) === "25006") this.drop();
       throw error;
     }
   }
@@ -146,7 +147,7 @@ export function sqlState(error: unknown): string | undefined {
  *  leaves the connection open, for example when the trigger has lost a connection of its own to a foreign server. */
 export function isConnectionLost(error: unknown): boolean {
   const code = sqlState(error) ?? "08000";
-  return code === "25006" || (/^(08...|57P0[1-5]|53300)$/.test(code) && (error as pg.DatabaseError).severity !== "ERROR");
+  return /^(08...|57P0[1-5]|53300)$/.test(code) && (error as pg.DatabaseError).severity !== "ERROR";
 }
 
 /** Whether the server refuses what a statement contains: the values themselves, or by a trigger of the user's, which can use any

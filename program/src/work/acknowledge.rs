@@ -24,6 +24,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The largest number and size of what one report contains.
 const MOST: usize = 1000;
 const LARGEST: usize = 8 * 1024 * 1024;
+/// How many statements may fail in a row, for other reasons than what they contain, until the rest of a batch is postponed.
+const MOST_IN_VAIN: usize = 50;
 /// How often a report is repeated that the server refuses alone for what it contains.
 const REFUSALS: u32 = 10;
 
@@ -50,8 +52,10 @@ pub async fn run(context: Rc<Context>, mut link: Link, mut reports: UnboundedRec
         let batch = take_batch(&mut left);
         report_all(&mut link, &context, batch, &mut postponed).await;
         // One at a time, so that others wait for one lock at most.
-        if let Some(report) = postponed.take() {
-            report_all(&mut link, &context, vec![report], &mut postponed).await;
+        if let Some(report) = postponed.take()
+            && !report_all(&mut link, &context, vec![report], &mut postponed).await
+        {
+            postponed.rest();
         }
     }
 }
@@ -69,9 +73,16 @@ fn take_batch(left: &mut Vec<Report>) -> Vec<Report> {
     batch
 }
 
-/// Reports a batch, and divides it until those that the server does not take are alone: none must suffer for the others.
-async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, postponed: &mut Postponed) {
+/// Reports a batch, and divides it until those that the server does not take are alone: none must suffer for the others. Returns
+/// false if the server has refused the last one for other reasons than what it contains.
+async fn report_all(
+    link: &mut Link,
+    context: &Context,
+    batch: Vec<Report>,
+    postponed: &mut Postponed,
+) -> bool {
     let mut batches = vec![batch];
+    let mut in_vain = 0;
     while let Some(batch) = batches.pop() {
         if batch.is_empty() {
             continue;
@@ -82,6 +93,7 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
         let Err(failure) = sent else {
             link.works();
             finish(link, context, &batch, &accepted).await;
+            in_vain = 0;
             continue;
         };
         // The statements before the one that failed have taken effect.
@@ -95,8 +107,13 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
             tokio::time::sleep(link.failed(&failure)).await;
         } else {
             link.works();
+            in_vain += usize::from(!(is_refused || is_locked));
         }
-        if batch.len() > 1 {
+        if in_vain >= MOST_IN_VAIN {
+            let fields = json!({"tasks": batch.len(), "error": failure.logged()});
+            context.log.warn("outcomes cannot be reported now; trying again", fields);
+            batch.into_iter().for_each(|report| postponed.add(report));
+        } else if batch.len() > 1 {
             // Each part with a locked task would wait for its lock once more.
             let size = if is_locked { 1 } else { batch.len().div_ceil(2) };
             while batch.len() > size {
@@ -110,6 +127,10 @@ async fn report_all(link: &mut Link, context: &Context, batch: Vec<Report>, post
                 .extend(not_taken(context, report, &failure, is_refused, postponed).map(|other| vec![other]));
         }
     }
+    if in_vain > 0 {
+        link.renew();
+    }
+    in_vain == 0
 }
 
 /// Decides what becomes of a report that the server has not taken alone. Returns what is reported in its place.

@@ -23,8 +23,8 @@ const EXTEND: &str = "SELECT id, extract(epoch FROM lease_until - statement_time
 /// How many leases one statement extends. The server refuses more than 100,000, and a worker can hold more than that while
 /// outcomes cannot be reported.
 const MOST: usize = 10_000;
-/// How many statements may fail in a row until the server is taken for the reason, and not the leases.
-const MOST_IN_VAIN: usize = 200;
+/// How many statements may fail before one succeeds, until the server is taken for the reason, and not the leases.
+const MOST_IN_VAIN: usize = 50;
 
 /// Runs until the worker has ended.
 pub async fn run(context: Rc<Context>, mut link: Link) {
@@ -91,7 +91,7 @@ async fn extend_all(
             Ok(extended) => {
                 part.iter().for_each(|lease| lease.refusals.set(0));
                 all &= extended;
-                (any, in_vain) = (true, 0);
+                any = true;
                 continue;
             }
             Err(failure) if failure.is_of_the_connection() => return Err(failure),
@@ -103,20 +103,20 @@ async fn extend_all(
             refused.push((lease, failure.clone()));
             // As likely, the server has no time for any of them. It would take long to find out.
             if first && failure.is("57014") {
-                in_vain = MOST_IN_VAIN;
+                (any, in_vain) = (false, MOST_IN_VAIN);
             }
         } else {
             let (first, second) = part.split_at(part.len() / 2);
             parts.extend([second, first]);
         }
-        if in_vain >= MOST_IN_VAIN {
+        if !any && in_vain >= MOST_IN_VAIN {
             refused.iter().for_each(|(lease, _)| lease.refusals.update(|refusals| refusals + 1));
             return Err(failure);
         }
     }
     if !any
         && let Some((_, failure)) = refused.first()
-        && refused.iter().all(|(_, failure)| failure.is_as_likely_of_all())
+        && !refused.iter().any(|(_, failure)| failure.is_of_the_values())
     {
         return Err(failure.clone());
     }
@@ -162,7 +162,8 @@ async fn extend(
                 }
             }
             None => {
-                if lease.stopped() != Some(Reason::Lost) {
+                // The report of one whose handler has ended may have been accepted meanwhile.
+                if lease.stopped() != Some(Reason::Lost) && !lease.handled.get() {
                     context.log.warn("the lease is lost", json!({"task": lease.id}));
                 }
                 lease.stop(Reason::Lost);

@@ -54,6 +54,8 @@ pub struct Lease {
 impl Lease {
     pub fn new(id: i64, token: i64, queue: String, sent: Instant, length: Duration) -> Rc<Self> {
         let (until, stop) = (watch::Sender::new(sent + length), watch::Sender::new(None));
+        // The claim may have waited.
+        let length = (sent + length).saturating_duration_since(Instant::now()).min(length);
         Rc::new(Self {
             id,
             token,

@@ -87,6 +87,12 @@ impl Link {
         answer(session, late, statements).await
     }
 
+    /// The next statement is on a new connection: the error of the last one may be that of its session, or of one server of several
+    /// behind a pooler.
+    pub fn renew(&mut self) {
+        self.session = None;
+    }
+
     /// Records that the connection works.
     pub fn works(&mut self) {
         if self.failures == 0 {
@@ -104,10 +110,10 @@ impl Link {
         }
     }
 
-    /// Records a failure, and returns how long to wait before the next attempt, which is on a new connection: another host, or another
-    /// server behind a pooler, may not have the same error.
+    /// Records a failure, and returns how long to wait before the next attempt, which is on a new connection: another host may not have
+    /// the same error.
     pub fn failed(&mut self, failure: &Failure) -> Duration {
-        self.session = None;
+        self.renew();
         let outage = &self.context.outage;
         if self.failures == 0 {
             outage.broken.set(outage.broken.get() + 1);

@@ -12,6 +12,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Postponed {
     reports: Vec<(Instant, Report)>,
+    /// None is due earlier, because the server has just refused one as it probably refuses all.
+    rests_until: Option<Instant>,
 }
 
 impl Postponed {
@@ -25,10 +27,15 @@ impl Postponed {
         self.reports.push((Instant::now() + report.pause, report));
     }
 
+    /// Tries none for a while, so that a server that refuses all has little to do.
+    pub fn rest(&mut self) {
+        self.rests_until = Some(Instant::now() + SHORTEST_PAUSE);
+    }
+
     /// Waits until a report is due.
     pub async fn due(&self) {
         match self.reports.iter().map(|(due, _)| *due).min() {
-            Some(due) => sleep_until(due).await,
+            Some(due) => sleep_until(self.rests_until.map_or(due, |end| end.max(due))).await,
             None => std::future::pending().await,
         }
     }
@@ -36,6 +43,9 @@ impl Postponed {
     /// Removes a report that is due.
     pub fn take(&mut self) -> Option<Report> {
         let now = Instant::now();
+        if self.rests_until.is_some_and(|end| end > now) {
+            return None;
+        }
         let index = self.reports.iter().position(|(due, _)| *due <= now)?;
         Some(self.reports.remove(index).1)
     }
