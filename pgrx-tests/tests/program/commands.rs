@@ -542,8 +542,8 @@ fn log_lines_can_be_json() {
     assert!(!log.contains("secret"), "{log}");
 }
 
-/// A process whose parent ends becomes a child of the first process of its container. Here the worker is told to take the place of
-/// that one.
+/// In a container, a process whose parent has ended becomes a child of the first process. PR_SET_CHILD_SUBREAPER makes the worker the
+/// new parent here, as if it were that first process.
 #[test]
 fn what_a_command_leaves_does_not_stay_as_a_zombie() {
     let (cluster, mut client) = start("orphans");
