@@ -77,6 +77,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
             let entered = rights::enter(fcinfo);
             check_lanes((*call).subject.value, &mut hint);
             rights::leave(&entered);
+            (*call).asked_lanes = hint != Hint::Unknown;
             let ready = match hint {
                 Hint::Ready => true,
                 Hint::NotReady => false,
@@ -89,7 +90,7 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
                 }
             };
             if !wait_step(call, ready, deadline) {
-                lists::leave(ready);
+                lists::leave(ready, (*call).checks_for_all);
                 return row_of((*call).descriptor, ready);
             }
         }
@@ -109,7 +110,7 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
             begin_check(call);
             let outcome = (*call).find().unwrap_or(pg_sys::Datum::null());
             if !wait_step(call, is_final(outcome), deadline) {
-                lists::leave(true);
+                lists::leave(true, false);
                 (*fcinfo).isnull = false;
                 return outcome;
             }
@@ -159,21 +160,42 @@ unsafe extern "C-unwind" fn wait_step(call: *mut Call, over: bool, deadline: i64
     if standing.new {
         return true;
     }
-    let until = deadline.min(next_check(&standing, call.repeated, &mut call.pause, moment));
+    let mut check = next_check(&standing, call.repeated, &mut call.pause, moment);
+    check.alone = check.alone.min(deadline);
+    if !call.asked_lanes {
+        // SQL finds one task, and does not say whether there are more, for which the next session would have to be woken.
+        check.alone = check.time();
+    }
     // SAFETY: nothing of this transaction is in use by the frames above.
-    unsafe { sleep::sleep(call, until) };
+    unsafe { sleep::sleep(call, check) };
     call.slept = true;
     true
 }
 
-/// When a session in the lists checks again by itself. `repeated` means that it should not sleep for long, although it
-/// is in the lists. The pause grows.
-fn next_check(standing: &Standing, repeated: bool, pause: &mut i64, moment: i64) -> i64 {
-    // A session in all lists is usually woken, and rarely has to check by itself.
-    let sweep = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
+/// When a session in the lists checks again by itself.
+struct NextCheck {
+    /// Whatever others do.
+    alone: i64,
+    /// Unless another session that waits for the same queues has checked within the interval: one check is enough for all.
+    for_all: i64,
+    interval: i64,
+}
+
+impl NextCheck {
+    fn time(&self) -> i64 {
+        self.alone.min(self.for_all)
+    }
+}
+
+/// `repeated` means that the session should not sleep for long, although it is in the lists. The pause grows.
+fn next_check(standing: &Standing, repeated: bool, pause: &mut i64, moment: i64) -> NextCheck {
+    let interval = i64::try_from(settings::sweep_interval().as_micros()).unwrap_or(LONGEST_PAUSE);
     let next = lists::next_time();
     // Without a worker, the lane of a queue whose claims fall back to SQL is not refilled.
-    let longest = if standing.everywhere && next > moment && !repeated { sweep } else { *pause };
+    let is_woken = standing.everywhere && next > moment && !repeated;
+    let paused = if is_woken { NEVER } else { moment.saturating_add(*pause) };
+    // A session in all lists is usually woken, and rarely has to check by itself.
+    let for_all = if is_woken { moment.saturating_add(interval) } else { NEVER };
     // Many sessions may wait for the same task: those that do not get it pause longer each time.
     let retry_at = match RETRY_AT.get() {
         NEVER => NEVER,
@@ -181,7 +203,7 @@ fn next_check(standing: &Standing, repeated: bool, pause: &mut i64, moment: i64)
     };
     *pause = longer(*pause);
     let next = if next > moment { next } else { NEVER };
-    moment.saturating_add(longest).min(next).min(retry_at)
+    NextCheck { alone: paused.min(next).min(retry_at), for_all, interval }
 }
 
 /// Whether a task with this outcome has ended.

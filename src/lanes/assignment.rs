@@ -120,7 +120,7 @@ impl Slot {
         self.lane.clear(moment);
         self.counters.invalidate();
         self.waiters.clear();
-        self.in_turn = false;
+        (self.in_turn, self.checked_at) = (false, i64::MIN);
         self.events = stamp();
         self.activity = Activity::default();
     }

@@ -21,6 +21,8 @@ pub struct Slot {
     pub events: u64,
     /// A session that finds a task has to wake the next one.
     pub(super) in_turn: bool,
+    /// When a waiting session last began to check by itself.
+    pub(super) checked_at: i64,
     /// Statistics since the server started.
     pub activity: Activity,
     pub(super) hash: u64,
@@ -65,6 +67,23 @@ impl Slot {
         // If no process waits, there is no next one: a process that starts to wait later checks the lane itself.
         self.in_turn |= next.is_some();
         next
+    }
+
+    /// Until when the calling process, which waits, need not check by itself, because another one has checked within the
+    /// interval. If none has, or the caller was woken, it has to check now, for all.
+    pub fn checked_until(&mut self, now: i64, interval: i64) -> Option<i64> {
+        let until = self.checked_at.saturating_add(interval);
+        // The other one may have looked at the clock a moment later. Unless that has been set back.
+        if now < until && self.checked_at < now.saturating_add(interval) && self.waiters.has_caller() {
+            return Some(until);
+        }
+        self.checked_at = now;
+        None
+    }
+
+    /// The calling process has found a task for which no process was woken. There may be more.
+    pub fn found_unannounced(&mut self) {
+        self.in_turn = true;
     }
 
     /// Removes the calling process from the list. `takes` means that it is going to claim one of the tasks. Returns the

@@ -55,11 +55,23 @@ impl Waiters {
         (std::array::from_fn(|i| self.ring[(self.start + i) % ROOM].pid), self.len)
     }
 
+    /// The place of the calling process.
+    fn place(&self) -> Option<usize> {
+        // SAFETY: a plain read of a constant of the process.
+        let me = unsafe { pg_sys::MyProcPid };
+        (0..self.len).find(|i| self.ring[(self.start + i) % ROOM].pid == me)
+    }
+
+    /// Whether the calling process waits, so that no other one has removed it in order to wake it.
+    pub fn has_caller(&self) -> bool {
+        self.place().is_some()
+    }
+
     /// Adds the calling process at the end, unless it is in the list.
     pub fn enter(&mut self) -> Place {
         // SAFETY: plain reads of what belongs to this process.
         let (pid, latch) = unsafe { (pg_sys::MyProcPid, pg_sys::MyLatch as usize) };
-        if (0..self.len).any(|i| self.ring[(self.start + i) % ROOM].pid == pid) {
+        if self.has_caller() {
             return Place::Before;
         } else if self.len == ROOM {
             return Place::None;
@@ -71,11 +83,7 @@ impl Waiters {
 
     /// Removes the calling process; false if another one has removed it in order to wake it.
     pub fn leave(&mut self) -> bool {
-        // SAFETY: a plain read of a constant of the process.
-        let me = unsafe { pg_sys::MyProcPid };
-        let Some(place) = (0..self.len).find(|i| self.ring[(self.start + i) % ROOM].pid == me) else {
-            return false;
-        };
+        let Some(place) = self.place() else { return false };
         for i in place + 1..self.len {
             self.ring[(self.start + i - 1) % ROOM] = self.ring[(self.start + i) % ROOM];
         }

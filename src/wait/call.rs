@@ -34,6 +34,10 @@ pub struct Call {
     pub checked: bool,
     /// Whether it has slept, or was woken, since the call began.
     pub slept: bool,
+    /// Whether the last check asked the lanes alone. Then one waiting session can check for the others.
+    pub asked_lanes: bool,
+    /// Whether the last sleep ended because no waiting session had checked for long.
+    pub checks_for_all: bool,
     /// Whether the last check found only what the last wait of this session had found: see `find_first`.
     pub repeated: bool,
 }

@@ -1,6 +1,7 @@
 //! The lists of waiting sessions, which other sessions wake.
 
 use super::call::Kind;
+use crate::clock::now;
 use crate::heap::{self, Use};
 use crate::lanes::{self, Queue, Wake};
 use crate::names::elements;
@@ -112,9 +113,25 @@ pub fn next_time() -> i64 {
     LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
 }
 
-/// Leaves all lists. `served` means that this process takes the task for which it was woken.
+/// Until when this process need not check by itself, because others have checked all of its queues within the interval;
+/// none if it has to check now, for all that wait.
+pub fn checked_until(interval: i64) -> Option<i64> {
+    let moment = now();
+    let until = |hash: &u64| lanes::with(*hash, |slot| slot.checked_until(moment, interval)).flatten();
+    // Of all queues, also after one that nobody has checked, because this process is going to check them all.
+    let until: Vec<_> = LISTS.with_borrow(|lists| lists.iter().map(until).collect());
+    let first = until.into_iter().min().flatten()?.min(next_time());
+    (first > moment).then_some(first)
+}
+
+/// Leaves all lists. `served` means that this process takes the task for which it was woken, and `unannounced` that it
+/// found the task by itself.
 #[pg_guard]
-pub unsafe extern "C-unwind" fn leave(served: bool) {
+pub unsafe extern "C-unwind" fn leave(served: bool, unannounced: bool) {
+    if served && unannounced {
+        let found = |hash: &u64| lanes::with(*hash, |slot| slot.found_unannounced());
+        LISTS.with_borrow(|lists| lists.iter().for_each(|hash| drop(found(hash))));
+    }
     leave_lists(served);
     point!(WaitLeft);
 }

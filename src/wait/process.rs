@@ -33,7 +33,7 @@ impl Waiting {
             let Some(names) = Names(vec![queue.to_vec()]).into_datum() else { return false };
             let standing = lists::enter(Kind::Queues, names);
             lists::show(Some(worker.as_bytes()), now());
-            self.until = next_check(&standing, locked, &mut self.pause, now());
+            self.until = next_check(&standing, locked, &mut self.pause, now()).time();
             !standing.new
         }
     }

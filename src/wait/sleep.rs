@@ -1,7 +1,7 @@
 //! Sleeping without a transaction: ends the current one, waits on the latch, and starts another.
 
 use super::call::{Call, descriptor_of, row_of};
-use super::lists;
+use super::{NextCheck, lists};
 use crate::clock::now;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -31,8 +31,12 @@ unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
     }
 }
 
-/// Ends the transaction, sleeps until the time or until the latch is set, and starts another one.
-pub unsafe fn sleep(call: &Call, until: i64) {
+/// How often, one after the other, a session leaves the check to another one. Then it checks by itself that it may still
+/// wait.
+const LEFT_TO_OTHERS: usize = 9;
+
+/// Ends the transaction, sleeps until the next check or until the latch is set, and starts another one.
+pub unsafe fn sleep(call: &mut Call, mut check: NextCheck) {
     // SAFETY: a procedure may commit. If the client itself sent the CALL, nothing uses the transaction that SPI_commit
     // has started, so it can end as well; otherwise an empty transaction stays open.
     unsafe {
@@ -45,9 +49,23 @@ pub unsafe fn sleep(call: &Call, until: i64) {
         }
         let left = Leaving;
         point!(WaitSleeps);
-        sleep_until(until);
-        point!(WaitWoken);
-        end_if_client_is_gone();
+        call.checks_for_all = false;
+        for turn in 0.. {
+            sleep_until(check.time());
+            point!(WaitWoken);
+            end_if_client_is_gone();
+            let moment = now();
+            if moment < check.for_all || check.alone <= moment {
+                break;
+            }
+            match lists::checked_until(check.interval) {
+                Some(until) if turn < LEFT_TO_OTHERS => check.for_all = until,
+                _ => {
+                    call.checks_for_all = true;
+                    break;
+                }
+            }
+        }
         std::mem::forget(left);
         if alone {
             pg_sys::StartTransactionCommand();
@@ -70,11 +88,9 @@ impl Drop for Leaving {
 /// Sleeps until the latch is set or the time has passed.
 pub fn sleep_until(time: i64) {
     let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
-    // The latch counts whole milliseconds.
-    crate::process::sleep(
-        crate::process::Sleep::Wait,
-        Duration::from_micros(left).max(Duration::from_millis(1)),
-    );
+    // The latch counts whole milliseconds, and a session that wakes before the time would be taken for one that was woken.
+    let left = Duration::from_millis(left.div_ceil(1000).max(1));
+    crate::process::sleep(crate::process::Sleep::Wait, left);
 }
 
 /// Ends the session if its client has disconnected, so that another waiter gets the task for which it was woken.

@@ -131,3 +131,64 @@ fn two_hundred_idle_waiters_hold_nothing_and_cost_nothing() {
     println!("200 waiters were woken by 200 tasks in {:?}", pushed.elapsed());
     assert_eq!(waiters(&mut client, "default"), 0);
 }
+
+#[test]
+fn one_of_many_idle_waiters_checks_for_all() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let extra = "max_connections = 230\nqueue.sweep_interval = '1s'";
+    let mut cluster = Cluster::start_with("waiting-check", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext; SELECT queue.create('alone')");
+    cluster.await_worker("postgres");
+    let alone = wait(&cluster, "CALL queue.wait('alone', '10 minutes')");
+    let many: Vec<Waiter> =
+        (0..100).map(|_| wait(&cluster, "CALL queue.wait(timeout => '10 minutes')")).collect();
+    await_waiters(&mut client, "alone", 1);
+    await_waiters(&mut client, "default", 100);
+    let pids: Vec<i32> = many.iter().map(|waiter| waiter.pid).collect();
+    let before = [processor_time(&[alone.pid]), processor_time(&pids)];
+    // Ten checks of the first.
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    let [one, all] = [processor_time(&[alone.pid]) - before[0], processor_time(&pids) - before[1]];
+    let ratio = all.as_secs_f64() / one.as_secs_f64();
+    println!("a waiter alone takes {one:?}, a hundred for one queue {all:?}: {ratio:.1} times as much");
+    assert!(ratio < 60.0, "{ratio}");
+    run(
+        &mut client,
+        "SELECT queue.push('alone'), queue.push_many('default', array_fill('{}'::jsonb, ARRAY[100]))",
+    );
+    assert!(many.into_iter().chain([alone]).all(|waiter| waiter.done().0));
+}
+
+#[test]
+fn a_waiter_that_finds_tasks_by_itself_wakes_the_others() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let extra = "queue.sweep_interval = '10s'\nqueue.worker_enabled = off";
+    let cluster = Cluster::start_with("waiting-unannounced", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext");
+    let stopped: Vec<Waiter> = (1..=2)
+        .map(|count| {
+            let waiter = wait(&cluster, "CALL queue.wait(timeout => '10 minutes')");
+            await_waiters(&mut client, "default", count);
+            waiter
+        })
+        .collect();
+    let others: Vec<Waiter> =
+        (0..8).map(|_| wait(&cluster, "CALL queue.wait(timeout => '10 minutes')")).collect();
+    await_waiters(&mut client, "default", 10);
+    // These are woken first, and cannot do anything.
+    stopped.iter().for_each(|waiter| queue_ext_tests::cluster::signal(waiter.pid, libc::SIGSTOP));
+    run(&mut client, "SELECT queue.push_many('default', array_fill('{}'::jsonb, ARRAY[2]))");
+    let pushed = Instant::now();
+    assert!(others.into_iter().all(|waiter| waiter.done().0));
+    let found = pushed.elapsed();
+    println!("eight sessions found two tasks for which two stopped ones had been woken within {found:?}");
+    // One check for all, and not one for each.
+    assert!(found < Duration::from_secs(18), "{found:?}");
+    stopped.iter().for_each(|waiter| queue_ext_tests::cluster::signal(waiter.pid, libc::SIGCONT));
+    assert!(stopped.into_iter().all(|waiter| waiter.done().0));
+}
