@@ -8,9 +8,10 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, show only its queues, and read only the catalog.
+-- rights of that role alone, and show only its queues.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
+    queue_internal.caller, queue_internal.counted, queue_internal.count_tables, queue_internal.running_tasks,
+    queue_internal.waiting_workers, queue_internal.is_handler,
     queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
 -- So are those in the condition of a trigger, with those of the role that inserts.
 GRANT EXECUTE ON FUNCTION queue_internal.how_inserted, queue_internal.check_arrival TO PUBLIC;

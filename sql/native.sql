@@ -4,8 +4,8 @@
 --   in C with the same arguments replaces it. The entry point switches to the rights of the owner for the call
 --   (src/rights.rs) and calls the moved function, which checks the rights of its caller. Some functions have a native
 --   version, which the entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to
---   core_... Functions that only the owner may call, or that only read views, stay as they are.
+--   Internal functions that procedures and views call as their caller get an entry point too; their SQL version is renamed
+--   to core_... Functions that only the owner may call, or that only read views, stay as they are.
 --   Why the entry points have no SET clause: they look up names only in the extension's schemas.
 
 DO $$
@@ -26,7 +26,8 @@ BEGIN
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE p.prokind = 'f' AND (
             n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|attach$|detach$|engine_stats$|health$)'
-            OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
+            OR n.nspname = 'queue_internal' AND p.proname = ANY (
+                '{next_batch, wait_deadline, count_tables, running_tasks}'))
     LOOP
         IF verb.schema = 'queue' THEN
             EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
@@ -99,6 +100,9 @@ RETURNS TABLE (
     queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
+
+CREATE OR REPLACE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'leased_tasks_wrapper';
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';

@@ -1,4 +1,4 @@
--- The views for operators and for monitoring.
+-- The views for operators and for monitoring, except queue.stats and queue.workers (monitoring.sql).
 
 -- A view shows a role the rows of its queues (internal/rights.sql); a null array means all queues. Views that read
 -- the tables as the owner have security_barrier, which prevents functions in the query from seeing other rows.
@@ -36,81 +36,6 @@ BEGIN
         rtrim(pg_get_viewdef('queue.all_tasks'::regclass), ';'));
 END
 $$;
-
--- Reads the counters in shared memory. Queues without counters are counted here, in one pass over each table. The
--- counters do not include rows that logical replication inserts.
-CREATE VIEW queue.stats WITH (security_barrier) AS
-WITH shown AS MATERIALIZED (
-    SELECT q.name, q.paused_at FROM queue.queues AS q
-    WHERE coalesce(q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-),
-counted AS MATERIALIZED (
-    SELECT c.*
-    FROM queue_internal.counted(ARRAY(
-        SELECT q.name FROM shown AS q
-        WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
-    )) AS c
-),
-uncounted AS MATERIALIZED (
-    SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
-),
-live AS (
-    SELECT t.queue,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS queued,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission = 2) AS blocked,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
-           count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
-           count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()
-                                 AND (t.start_by <= now() AND t.token = 0) IS NOT TRUE) AS oldest_due_at
-    FROM queue.tasks AS t
-    WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
-    GROUP BY t.queue
-),
-lost AS (
-    SELECT d.queue,
-           count(*) AS dead,
-           count(*) FILTER (WHERE d.failed_at > now() - interval '1 hour') AS failed
-    FROM queue.dead_letters AS d
-    WHERE EXISTS (SELECT FROM uncounted) AND d.queue IN (SELECT u.name FROM uncounted AS u)
-    GROUP BY d.queue
-),
-ended AS (
-    SELECT h.queue,
-           count(*) FILTER (WHERE h.state = 'completed') AS completed,
-           count(*) FILTER (WHERE h.state = 'cancelled') AS cancelled,
-           count(*) FILTER (WHERE h.state = 'completed'
-                            AND h.finished_at > now() - interval '1 minute') / 60.0 AS rate
-    FROM queue.history AS h
-    WHERE EXISTS (SELECT FROM uncounted) AND h.queue IN (SELECT u.name FROM uncounted AS u)
-      AND h.finished_at > now() - interval '1 hour'
-    GROUP BY h.queue
-),
-numbers AS (
-    SELECT * FROM counted
-    UNION ALL
-    SELECT u.name, l.queued, l.blocked, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
-           e.completed, e.cancelled, d.failed, e.rate
-    FROM uncounted AS u
-    LEFT JOIN live AS l ON l.queue = u.name
-    LEFT JOIN lost AS d ON d.queue = u.name
-    LEFT JOIN ended AS e ON e.queue = u.name
-)
-SELECT q.name AS queue,
-       q.paused_at IS NOT NULL AS paused,
-       coalesce(n.queued, 0) AS queued,
-       coalesce(n.scheduled, 0) AS scheduled,
-       coalesce(n.waiting, 0) AS waiting,
-       coalesce(n.blocked, 0) AS blocked,
-       coalesce(n.running, 0) AS running,
-       coalesce(n.dead, 0) AS dead,
-       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
-       coalesce(n.completed, 0) AS completed_last_hour,
-       coalesce(n.cancelled, 0) AS cancelled_last_hour,
-       coalesce(n.failed, 0) AS failed_last_hour,
-       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
-FROM shown AS q
-LEFT JOIN numbers AS n ON n.queue = q.name;
 
 -- These two without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
@@ -182,21 +107,6 @@ CROSS JOIN LATERAL (
     WHERE v.matches ORDER BY v.number LIMIT 1
 ) AS p
 WHERE coalesce(h.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
-
-CREATE VIEW queue.workers WITH (security_barrier) AS
-SELECT w.worker,
-       w.queue,
-       count(w.lease_until) AS running,
-       min(w.claimed_at) AS working_since,
-       min(w.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
-       count(*) FILTER (WHERE w.waits) AS waiting,
-       min(w.since) AS waiting_since
-FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
-      FROM queue.tasks AS t WHERE t.state = 'running'
-      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
-WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY w.worker, w.queue;
 
 -- A row for each task that another one waits for. The right on the queue of the one that waits decides: who pushed it, or
 -- added tasks to its batch, had a right on the queues of the others. A task that waits

@@ -53,18 +53,8 @@ fn counted(
         name!(rate, f64),
     ),
 > {
-    // SAFETY: reads the state of the server and of the transaction, and the catalog.
-    let tables = unsafe {
-        let possible = lanes::available()
-            && settings::fast_path()
-            && !pg_sys::RecoveryInProgress()
-            && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId;
-        if possible {
-            heap::find().filter(|tables| may_know(tables) && heap::are_known(tables))
-        } else {
-            None
-        }
-    };
+    // SAFETY: reads the catalog.
+    let tables = countable().filter(|tables| unsafe { may_know(tables) });
     let Some(tables) = tables else { return TableIterator::empty() };
     // SAFETY: in a transaction, and the table exists.
     let names: Vec<_> = names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
@@ -89,6 +79,18 @@ fn counted(
         Some(numbers_of(&tables, queue, totals, moment))
     });
     TableIterator::new(numbers.collect::<Vec<_>>())
+}
+
+/// The tables, if the lanes know what there is in them as this transaction sees it.
+pub fn countable() -> Option<Tables> {
+    // SAFETY: reads the state of the server and of the transaction, and the catalog.
+    unsafe {
+        let possible = lanes::available()
+            && settings::fast_path()
+            && !pg_sys::RecoveryInProgress()
+            && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId;
+        if possible { heap::find().filter(|tables| heap::are_known(tables)) } else { None }
+    }
 }
 
 /// `queue_internal.known_depth`: how many tasks of the queue are queued.

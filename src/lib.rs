@@ -31,6 +31,7 @@ mod names;
 mod process;
 mod refill;
 mod rights;
+mod running;
 mod schema;
 mod settings;
 mod shared;

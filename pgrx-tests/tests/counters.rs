@@ -277,6 +277,10 @@ fn reading_the_counters_costs_the_same_with_a_million_tasks() {
         times.min().expect("some")
     };
     let (known, counted) = (took("on", 50), took("off", 3));
+    // Nor are compiled those parts of the query that are not needed.
+    run(&mut client, "SET queue.fast_path = on; SET jit = on; SET jit_above_cost = 10000");
+    let plan = client.query("EXPLAIN SELECT * FROM queue.stats", &[]).expect("a plan");
+    assert!(plan.iter().all(|line| !line.get::<_, &str>(0).contains("JIT")), "queue.stats is compiled");
     println!("{known:?} from counters, {counted:?} by counting");
     assert!(known * 30 < counted, "{known:?} from counters, {counted:?} by counting");
 }
@@ -332,10 +336,15 @@ fn the_numbers_of_a_queue_are_shown_to_its_operators_and_to_pg_monitor() {
         0,
         "the privilege is no right"
     );
-    let direct = "SELECT count(*) FROM queue_internal.counted(ARRAY['default'])";
+    run(&mut client, "RESET ROLE; SELECT queue.claim()");
+    let direct = ["counted(ARRAY['default'])", "count_tables(ARRAY['default'])", "running_tasks()"];
     for role in ["stranger", "worker"] {
         run(&mut client, &format!("RESET ROLE; SET ROLE {role}"));
-        assert_eq!(client.query_one(direct, &[]).expect("counted").get::<_, i64>(0), 0, "{role}");
+        for function in direct {
+            let query = format!("SELECT count(*) FROM queue_internal.{function}");
+            let shown: i64 = client.query_one(&query, &[]).expect("a count").get(0);
+            assert_eq!(shown, 0, "{function} for {role}");
+        }
     }
     run(&mut client, "RESET ROLE");
     counters_agree(&mut client);

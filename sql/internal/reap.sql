@@ -38,8 +38,13 @@ BEGIN
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
     INTO final, read_rows, due, next_expiry, cut
+    -- A whole table is read without its index, which takes half as long.
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first AND l.id <= coalesce(bound, 9223372036854775807) ORDER BY l.id LIMIT max_rows) AS t;
+          WHERE max_rows IS NULL AND l.id > first AND l.state = 'running'
+          UNION ALL
+          (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
+           WHERE max_rows IS NOT NULL AND l.id > first AND l.id <= coalesce(bound, 9223372036854775807)
+           ORDER BY l.id LIMIT max_rows)) AS t;
     reading := clock_timestamp() - moment - reading;
     -- Tasks that others have inserted since the bound was read may come before it, and LIMIT left out as many.
     last := CASE WHEN read_rows >= max_rows THEN final ELSE bound END;

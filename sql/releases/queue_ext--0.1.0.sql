@@ -6250,8 +6250,13 @@ BEGIN
            min(t.lease_until) FILTER (WHERE t.state = 'running' AND t.lease_until > moment),
            max(t.lease_until) FILTER (WHERE t.state = 'running' AND t.updated_at > moment + interval '1 minute')
     INTO final, read_rows, due, next_expiry, cut
+    -- A whole table is read without its index, which takes half as long.
     FROM (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
-          WHERE l.id > first AND l.id <= coalesce(bound, 9223372036854775807) ORDER BY l.id LIMIT max_rows) AS t;
+          WHERE max_rows IS NULL AND l.id > first AND l.state = 'running'
+          UNION ALL
+          (SELECT l.id, l.state, l.lease_until, l.updated_at FROM queue.tasks AS l
+           WHERE max_rows IS NOT NULL AND l.id > first AND l.id <= coalesce(bound, 9223372036854775807)
+           ORDER BY l.id LIMIT max_rows)) AS t;
     reading := clock_timestamp() - moment - reading;
     -- Tasks that others have inserted since the bound was read may come before it, and LIMIT left out as many.
     last := CASE WHEN read_rows >= max_rows THEN final ELSE bound END;
@@ -8102,7 +8107,130 @@ LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS
     'Returns the counters in memory behind queue.stats, for those of the queues that have any.';
--- The views for operators and for monitoring.
+-- queue_internal.count_tables(queues)
+--
+--   Counts the tasks of these queues in the tables, for queue.stats: those of the queues that have no counters.
+--   Rights:   queue.stats calls it with the privileges of the role that reads. So it counts only queues that its caller
+--             may monitor
+--   Touches:  queue.tasks, queue.dead_letters (reads all of them), queue.history (reads the last hour)
+--   Why a function: the planner would take the cost of these queries for a part of queue.stats even where they do not
+--   run, and compile them
+
+CREATE FUNCTION queue_internal.count_tables(queues text[])
+RETURNS TABLE (
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
+LANGUAGE plpgsql STRICT
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    mine    CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    counted CONSTANT text[] := ARRAY(SELECT u.name FROM unnest(queues) AS u (name) WHERE coalesce(u.name = ANY (mine), true));
+BEGIN
+    IF counted = '{}' THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH tasks AS (
+        -- One count for each of the few combinations costs half of a count with a condition for each state.
+        SELECT t.queue, t.state, t.admission = 2 AS is_blocked, t.run_at <= now() AS is_due, count(*) AS number,
+               min(t.run_at) FILTER (WHERE (t.start_by <= now() AND t.token = 0) IS NOT TRUE) AS first
+        FROM queue.tasks AS t WHERE t.queue = ANY (counted) GROUP BY 1, 2, 3, 4
+    ),
+    live AS (
+        SELECT t.queue,
+               sum(t.number) FILTER (WHERE t.state = 'queued' AND NOT t.is_blocked AND t.is_due)::bigint AS queued,
+               sum(t.number) FILTER (WHERE t.state = 'queued' AND t.is_blocked)::bigint AS blocked,
+               sum(t.number) FILTER (WHERE t.state = 'queued' AND NOT t.is_blocked AND NOT t.is_due)::bigint AS scheduled,
+               sum(t.number) FILTER (WHERE t.state = 'waiting')::bigint AS waiting,
+               sum(t.number) FILTER (WHERE t.state = 'running')::bigint AS running,
+               min(t.first) FILTER (WHERE t.state = 'queued' AND NOT t.is_blocked AND t.is_due) AS oldest_due_at
+        FROM tasks AS t GROUP BY t.queue
+    ),
+    lost AS (
+        SELECT d.queue, count(*) AS dead, count(*) FILTER (WHERE d.failed_at > now() - interval '1 hour') AS failed
+        FROM queue.dead_letters AS d WHERE d.queue = ANY (counted) GROUP BY d.queue
+    ),
+    ended AS (
+        SELECT h.queue,
+               count(*) FILTER (WHERE h.state = 'completed') AS completed,
+               count(*) FILTER (WHERE h.state = 'cancelled') AS cancelled,
+               count(*) FILTER (WHERE h.state = 'completed'
+                                AND h.finished_at > now() - interval '1 minute') / 60.0::float8 AS rate
+        FROM queue.history AS h
+        WHERE h.queue = ANY (counted) AND h.finished_at > now() - interval '1 hour'
+        GROUP BY h.queue
+    )
+    SELECT u.name, l.queued, l.blocked, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
+           e.completed, e.cancelled, d.failed, e.rate
+    FROM unnest(counted) AS u (name)
+    LEFT JOIN live AS l ON l.queue = u.name
+    LEFT JOIN lost AS d ON d.queue = u.name
+    LEFT JOIN ended AS e ON e.queue = u.name;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.count_tables IS 'Counts the tasks of queues in the tables, for queue.stats.';
+-- queue_internal.leased_tasks(queues)
+--
+--   Returns the running tasks of those of the queues of which all leases are known in shared memory (src/running.rs).
+--   Without the library that is no queue; native.sql replaces this function.
+
+CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NULL, NULL::bigint[] WHERE false
+$$;
+COMMENT ON FUNCTION queue_internal.leased_tasks IS
+    'Returns the running tasks of those of the queues whose leases are all known in memory.';
+-- queue_internal.running_tasks()
+--
+--   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
+--   Rights:   as count_tables
+--   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads all tasks of the queues
+--             whose leases are not all known in shared memory (leased_tasks); without the library, of all queues
+
+CREATE FUNCTION queue_internal.running_tasks()
+RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    mine  CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    known text[] := '{}';
+    lane  record;
+    found bigint[];
+BEGIN
+    FOR lane IN
+        SELECT l.queue, l.ids FROM queue_internal.leased_tasks(ARRAY(
+            SELECT q.name FROM queue.queues AS q
+            WHERE coalesce(q.name = ANY (mine), true)
+              -- The library does not see the rows that logical replication inserts.
+              AND NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass))) AS l
+    LOOP
+        found := ARRAY(SELECT t.id FROM queue.tasks AS t
+                       WHERE t.id = ANY (lane.ids) AND t.state = 'running' AND t.queue = lane.queue);
+        -- A lease without a running task has ended since. If it is still known, something else may be unknown.
+        CONTINUE WHEN cardinality(found) < cardinality(lane.ids) AND NOT EXISTS (
+            SELECT FROM queue_internal.leased_tasks(ARRAY[lane.queue]) AS l
+            WHERE NOT EXISTS (SELECT FROM unnest(l.ids) AS i (id) WHERE i.id = ANY (lane.ids) AND i.id <> ALL (found)));
+        known := known || lane.queue;
+        RETURN QUERY
+        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+        WHERE t.id = ANY (found) AND t.state = 'running';
+    END LOOP;
+    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true)) THEN
+        RETURN QUERY
+        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+        WHERE t.state = 'running' AND t.queue <> ALL (known) AND coalesce(t.queue = ANY (mine), true);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.running_tasks IS
+    'Returns the running tasks of the queues that its caller may monitor.';
+-- The views for operators and for monitoring, except queue.stats and queue.workers (monitoring.sql).
 
 -- A view shows a role the rows of its queues (internal/rights.sql); a null array means all queues. Views that read
 -- the tables as the owner have security_barrier, which prevents functions in the query from seeing other rows.
@@ -8140,81 +8268,6 @@ BEGIN
         rtrim(pg_get_viewdef('queue.all_tasks'::regclass), ';'));
 END
 $$;
-
--- Reads the counters in shared memory. Queues without counters are counted here, in one pass over each table. The
--- counters do not include rows that logical replication inserts.
-CREATE VIEW queue.stats WITH (security_barrier) AS
-WITH shown AS MATERIALIZED (
-    SELECT q.name, q.paused_at FROM queue.queues AS q
-    WHERE coalesce(q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-),
-counted AS MATERIALIZED (
-    SELECT c.*
-    FROM queue_internal.counted(ARRAY(
-        SELECT q.name FROM shown AS q
-        WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
-    )) AS c
-),
-uncounted AS MATERIALIZED (
-    SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)
-),
-live AS (
-    SELECT t.queue,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()) AS queued,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission = 2) AS blocked,
-           count(*) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at > now()) AS scheduled,
-           count(*) FILTER (WHERE t.state = 'waiting') AS waiting,
-           count(*) FILTER (WHERE t.state = 'running') AS running,
-           min(t.run_at) FILTER (WHERE t.state = 'queued' AND t.admission < 2 AND t.run_at <= now()
-                                 AND (t.start_by <= now() AND t.token = 0) IS NOT TRUE) AS oldest_due_at
-    FROM queue.tasks AS t
-    WHERE EXISTS (SELECT FROM uncounted) AND t.queue IN (SELECT u.name FROM uncounted AS u)
-    GROUP BY t.queue
-),
-lost AS (
-    SELECT d.queue,
-           count(*) AS dead,
-           count(*) FILTER (WHERE d.failed_at > now() - interval '1 hour') AS failed
-    FROM queue.dead_letters AS d
-    WHERE EXISTS (SELECT FROM uncounted) AND d.queue IN (SELECT u.name FROM uncounted AS u)
-    GROUP BY d.queue
-),
-ended AS (
-    SELECT h.queue,
-           count(*) FILTER (WHERE h.state = 'completed') AS completed,
-           count(*) FILTER (WHERE h.state = 'cancelled') AS cancelled,
-           count(*) FILTER (WHERE h.state = 'completed'
-                            AND h.finished_at > now() - interval '1 minute') / 60.0 AS rate
-    FROM queue.history AS h
-    WHERE EXISTS (SELECT FROM uncounted) AND h.queue IN (SELECT u.name FROM uncounted AS u)
-      AND h.finished_at > now() - interval '1 hour'
-    GROUP BY h.queue
-),
-numbers AS (
-    SELECT * FROM counted
-    UNION ALL
-    SELECT u.name, l.queued, l.blocked, l.scheduled, l.waiting, l.running, d.dead, l.oldest_due_at,
-           e.completed, e.cancelled, d.failed, e.rate
-    FROM uncounted AS u
-    LEFT JOIN live AS l ON l.queue = u.name
-    LEFT JOIN lost AS d ON d.queue = u.name
-    LEFT JOIN ended AS e ON e.queue = u.name
-)
-SELECT q.name AS queue,
-       q.paused_at IS NOT NULL AS paused,
-       coalesce(n.queued, 0) AS queued,
-       coalesce(n.scheduled, 0) AS scheduled,
-       coalesce(n.waiting, 0) AS waiting,
-       coalesce(n.blocked, 0) AS blocked,
-       coalesce(n.running, 0) AS running,
-       coalesce(n.dead, 0) AS dead,
-       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
-       coalesce(n.completed, 0) AS completed_last_hour,
-       coalesce(n.cancelled, 0) AS cancelled_last_hour,
-       coalesce(n.failed, 0) AS failed_last_hour,
-       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
-FROM shown AS q
-LEFT JOIN numbers AS n ON n.queue = q.name;
 
 -- These two without names and errors, for roles that may only read queue.stats.
 CREATE VIEW queue.failing_schedules WITH (security_barrier) AS
@@ -8286,21 +8339,6 @@ CROSS JOIN LATERAL (
     WHERE v.matches ORDER BY v.number LIMIT 1
 ) AS p
 WHERE coalesce(h.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true);
-
-CREATE VIEW queue.workers WITH (security_barrier) AS
-SELECT w.worker,
-       w.queue,
-       count(w.lease_until) AS running,
-       min(w.claimed_at) AS working_since,
-       min(w.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
-       count(*) FILTER (WHERE w.waits) AS waiting,
-       min(w.since) AS waiting_since
-FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
-      FROM queue.tasks AS t WHERE t.state = 'running'
-      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
-WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY w.worker, w.queue;
 
 -- A row for each task that another one waits for. The right on the queue of the one that waits decides: who pushed it, or
 -- added tasks to its batch, had a right on the queues of the others. A task that waits
@@ -12103,6 +12141,216 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.maintain_part IS
     'Does one transaction of a part of queue.maintain(); returns whether there may be more to do.';
+-- The entry points of the public functions.
+--
+--   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point
+--   in C with the same arguments replaces it. The entry point switches to the rights of the owner for the call
+--   (src/rights.rs) and calls the moved function, which checks the rights of its caller. Some functions have a native
+--   version, which the entry point tries first (src/verbs.rs).
+--   Internal functions that procedures and views call as their caller get an entry point too; their SQL version is renamed
+--   to core_... Functions that only the owner may call, or that only read views, stay as they are.
+--   Why the entry points have no SET clause: they look up names only in the extension's schemas.
+
+DO $$
+DECLARE
+    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim,
+                                complete_many_and_claim, extend}';
+    verb   record;
+BEGIN
+    FOR verb IN
+        SELECT p.oid::regprocedure AS core, p.proname AS name, n.nspname AS schema,
+               format('%I.%I(%s) RETURNS %s LANGUAGE c %s PARALLEL UNSAFE', n.nspname, p.proname,
+                      pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
+                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
+               CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
+               pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
+               -- Claiming from several queues calls that of one queue for each.
+               p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
+        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE p.prokind = 'f' AND (
+            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|attach$|detach$|engine_stats$|health$)'
+            OR n.nspname = 'queue_internal' AND p.proname = ANY (
+                '{next_batch, wait_deadline, count_tables, running_tasks}'))
+    LOOP
+        IF verb.schema = 'queue' THEN
+            EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
+        ELSE
+            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', verb.core, 'core_' || verb.name);
+        END IF;
+        EXECUTE format('CREATE FUNCTION %s%s AS %L, %L', verb.header, verb.rows, 'MODULE_PATHNAME',
+                       'queue_' || CASE WHEN verb.is_native THEN verb.name ELSE 'verb' END);
+        EXECUTE format('COMMENT ON FUNCTION %I.%I(%s) IS %L', verb.schema, verb.name, verb.arguments, verb.comment);
+    END LOOP;
+END
+$$;
+
+-- Until the timeline changes, every claim whose token counts is in the tables of this database.
+UPDATE queue_internal.token_mark
+SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
+
+-- Notifies the lanes of changes that the native functions did not make: statements of the SQL implementation, and
+-- INSERT, COPY, UPDATE and DELETE by clients.
+
+CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
+COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Announces inserted tasks to the lanes.';
+
+CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced();
+COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Announces new tasks to the lanes.';
+
+CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
+COMMENT ON FUNCTION queue_internal.task_changed IS 'Announces a changed or deleted task to the lanes.';
+
+CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
+COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Announces changed tasks to the lanes.';
+
+CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
+COMMENT ON FUNCTION queue_internal.event_announced IS
+    'Announces to the lane of a queue that it has events to process.';
+
+-- An event for a later time is announced for that time (recheck_group_at).
+CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
+    FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
+COMMENT ON TRIGGER event_announced ON queue_internal.events IS
+    'Announces to the lane of a queue that it has events to process.';
+
+-- A trigger, so that a restored dump of queue.handlers also starts the handlers.
+CREATE FUNCTION queue_internal.handlers_announced() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'handlers_announced';
+COMMENT ON FUNCTION queue_internal.handlers_announced IS
+    'Notifies the background worker at commit that handlers were attached or detached.';
+
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.handlers
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.handlers IS
+    'Notifies the background worker of attached and detached handlers.';
+
+-- The role of a handler may have got the right that it lacked, or have lost it.
+CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.rights
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
+COMMENT ON TRIGGER handlers_announced ON queue.rights IS
+    'Notifies the background worker, which runs the handlers of roles with the right of a worker.';
+
+-- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
+
+CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
+RETURNS TABLE (
+    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
+    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
+
+CREATE OR REPLACE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'leased_tasks_wrapper';
+
+CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
+COMMENT ON FUNCTION queue_internal.history_counted IS
+    'Counts rows that are written to the history or deleted from it.';
+
+CREATE TRIGGER history_counted AFTER INSERT ON queue.history
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
+
+CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
+    REFERENCING OLD TABLE AS deleted
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
+COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Subtracts deleted rows from the counters.';
+
+CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
+COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts dead letters that are added or removed.';
+
+CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
+    FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
+COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead letters.';
+
+CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
+COMMENT ON FUNCTION queue_internal.table_emptied IS 'Resets the counters after a TRUNCATE.';
+
+-- ALWAYS, so that they also fire with session_replication_role = replica: changes that are not counted would make the
+-- counters wrong.
+DO $$
+DECLARE
+    emptied regclass;
+    counts  record;
+BEGIN
+    FOREACH emptied IN ARRAY ARRAY['queue.tasks', 'queue.history', 'queue.dead_letters']::regclass[] LOOP
+        EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
+                        FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
+        EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
+                       'Resets the counters.');
+    END LOOP;
+    FOR counts IN
+        SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
+        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'history_uncounted',
+                           'dead_letter_counted', 'table_emptied')
+    LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', counts.of, counts.name);
+    END LOOP;
+END
+$$;
+
+SELECT queue_internal.announce_extension();
+-- The views queue.stats and queue.workers. They read memory where they can, so they come after the functions of the
+-- library that they call (native.sql). Rights as in views.sql.
+
+-- Reads the counters in shared memory. Queues without counters are counted, in one pass over each table. The counters
+-- do not include rows that logical replication inserts.
+CREATE VIEW queue.stats WITH (security_barrier) AS
+WITH shown AS MATERIALIZED (
+    SELECT q.name, q.paused_at FROM queue.queues AS q
+    WHERE coalesce(q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+),
+counted AS MATERIALIZED (
+    SELECT c.*
+    FROM queue_internal.counted(ARRAY(
+        SELECT q.name FROM shown AS q
+        WHERE NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass)
+    )) AS c
+),
+numbers AS (
+    SELECT * FROM counted
+    UNION ALL
+    SELECT * FROM queue_internal.count_tables(ARRAY(
+        SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)))
+)
+SELECT q.name AS queue,
+       q.paused_at IS NOT NULL AS paused,
+       coalesce(n.queued, 0) AS queued,
+       coalesce(n.scheduled, 0) AS scheduled,
+       coalesce(n.waiting, 0) AS waiting,
+       coalesce(n.blocked, 0) AS blocked,
+       coalesce(n.running, 0) AS running,
+       coalesce(n.dead, 0) AS dead,
+       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
+       coalesce(n.completed, 0) AS completed_last_hour,
+       coalesce(n.cancelled, 0) AS cancelled_last_hour,
+       coalesce(n.failed, 0) AS failed_last_hour,
+       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
+FROM shown AS q
+LEFT JOIN numbers AS n ON n.queue = q.name;
+
+CREATE VIEW queue.workers WITH (security_barrier) AS
+SELECT w.worker,
+       w.queue,
+       count(w.lease_until) AS running,
+       min(w.claimed_at) AS working_since,
+       min(w.lease_until) AS next_lease_until,
+       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
+       count(*) FILTER (WHERE w.waits) AS waiting,
+       min(w.since) AS waiting_since
+FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+      FROM queue_internal.running_tasks() AS t
+      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
+WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
+GROUP BY w.worker, w.queue;
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
@@ -12361,159 +12609,6 @@ hint: what to do, or null. Needs the operator''s right on any queue, or pg_monit
 - held_back: by how many transactions a replication slot or a standby may hold back vacuum. Default 1000000.
 
 Null means the default.';
--- The entry points of the public functions.
---
---   Every public function that a role may call moves to schema queue_internal under the same name, and an entry point
---   in C with the same arguments replaces it. The entry point switches to the rights of the owner for the call
---   (src/rights.rs) and calls the moved function, which checks the rights of its caller. Some functions have a native
---   version, which the entry point tries first (src/verbs.rs).
---   Internal functions that procedures call as their caller get an entry point too; their SQL version is renamed to
---   core_... Functions that only the owner may call, or that only read views, stay as they are.
---   Why the entry points have no SET clause: they look up names only in the extension's schemas.
-
-DO $$
-DECLARE
-    native CONSTANT text[] := '{push, push_many, claim, complete, complete_many, complete_and_claim,
-                                complete_many_and_claim, extend}';
-    verb   record;
-BEGIN
-    FOR verb IN
-        SELECT p.oid::regprocedure AS core, p.proname AS name, n.nspname AS schema,
-               format('%I.%I(%s) RETURNS %s LANGUAGE c %s PARALLEL UNSAFE', n.nspname, p.proname,
-                      pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
-                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END) AS header,
-               CASE WHEN p.proretset AND p.prorows <> 1000 THEN format(' ROWS %s', p.prorows) ELSE '' END AS rows,
-               pg_get_function_identity_arguments(p.oid) AS arguments, obj_description(p.oid, 'pg_proc') AS comment,
-               -- Claiming from several queues calls that of one queue for each.
-               p.proname = ANY (native) AND NOT (p.proname ~ 'claim$' AND 'text[]'::regtype = ANY (p.proargtypes)) AS is_native
-        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
-        WHERE p.prokind = 'f' AND (
-            n.nspname = 'queue' AND p.proname !~ '^(grant_|revoke_|attach$|detach$|engine_stats$|health$)'
-            OR n.nspname = 'queue_internal' AND p.proname IN ('next_batch', 'wait_deadline'))
-    LOOP
-        IF verb.schema = 'queue' THEN
-            EXECUTE format('ALTER FUNCTION %s SET SCHEMA queue_internal', verb.core);
-        ELSE
-            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', verb.core, 'core_' || verb.name);
-        END IF;
-        EXECUTE format('CREATE FUNCTION %s%s AS %L, %L', verb.header, verb.rows, 'MODULE_PATHNAME',
-                       'queue_' || CASE WHEN verb.is_native THEN verb.name ELSE 'verb' END);
-        EXECUTE format('COMMENT ON FUNCTION %I.%I(%s) IS %L', verb.schema, verb.name, verb.arguments, verb.comment);
-    END LOOP;
-END
-$$;
-
--- Until the timeline changes, every claim whose token counts is in the tables of this database.
-UPDATE queue_internal.token_mark
-SET timeline = ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint;
-
--- Notifies the lanes of changes that the native functions did not make: statements of the SQL implementation, and
--- INSERT, COPY, UPDATE and DELETE by clients.
-
-CREATE FUNCTION queue_internal.tasks_announced() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'tasks_announced';
-COMMENT ON FUNCTION queue_internal.tasks_announced IS 'Announces inserted tasks to the lanes.';
-
-CREATE TRIGGER tasks_announced AFTER INSERT ON queue.tasks
-    REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.tasks_announced();
-COMMENT ON TRIGGER tasks_announced ON queue.tasks IS 'Announces new tasks to the lanes.';
-
-CREATE FUNCTION queue_internal.task_changed() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'task_changed';
-COMMENT ON FUNCTION queue_internal.task_changed IS 'Announces a changed or deleted task to the lanes.';
-
-CREATE TRIGGER task_changed AFTER UPDATE OR DELETE ON queue.tasks
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.task_changed();
-COMMENT ON TRIGGER task_changed ON queue.tasks IS 'Announces changed tasks to the lanes.';
-
-CREATE FUNCTION queue_internal.event_announced() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'event_announced';
-COMMENT ON FUNCTION queue_internal.event_announced IS
-    'Announces to the lane of a queue that it has events to process.';
-
--- An event for a later time is announced for that time (recheck_group_at).
-CREATE TRIGGER event_announced AFTER INSERT ON queue_internal.events
-    FOR EACH ROW WHEN (NEW.due_at = '-infinity') EXECUTE FUNCTION queue_internal.event_announced();
-COMMENT ON TRIGGER event_announced ON queue_internal.events IS
-    'Announces to the lane of a queue that it has events to process.';
-
--- A trigger, so that a restored dump of queue.handlers also starts the handlers.
-CREATE FUNCTION queue_internal.handlers_announced() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'handlers_announced';
-COMMENT ON FUNCTION queue_internal.handlers_announced IS
-    'Notifies the background worker at commit that handlers were attached or detached.';
-
-CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.handlers
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
-COMMENT ON TRIGGER handlers_announced ON queue.handlers IS
-    'Notifies the background worker of attached and detached handlers.';
-
--- The role of a handler may have got the right that it lacked, or have lost it.
-CREATE TRIGGER handlers_announced AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue.rights
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.handlers_announced();
-COMMENT ON TRIGGER handlers_announced ON queue.rights IS
-    'Notifies the background worker, which runs the handlers of roles with the right of a worker.';
-
--- Keeps the counters behind queue.stats up to date with changes that the native functions did not make.
-
-CREATE OR REPLACE FUNCTION queue_internal.counted(queues text[])
-RETURNS TABLE (
-    queue text, queued bigint, blocked bigint, scheduled bigint, waiting bigint, running bigint, dead bigint,
-    oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
-LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
-
-CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'history_counted';
-COMMENT ON FUNCTION queue_internal.history_counted IS
-    'Counts rows that are written to the history or deleted from it.';
-
-CREATE TRIGGER history_counted AFTER INSERT ON queue.history
-    REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
-COMMENT ON TRIGGER history_counted ON queue.history IS 'Counts finished tasks.';
-
-CREATE TRIGGER history_uncounted AFTER DELETE ON queue.history
-    REFERENCING OLD TABLE AS deleted
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.history_counted();
-COMMENT ON TRIGGER history_uncounted ON queue.history IS 'Subtracts deleted rows from the counters.';
-
-CREATE FUNCTION queue_internal.dead_letter_counted() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'dead_letter_counted';
-COMMENT ON FUNCTION queue_internal.dead_letter_counted IS 'Counts dead letters that are added or removed.';
-
-CREATE TRIGGER dead_letter_counted AFTER INSERT OR UPDATE OR DELETE ON queue.dead_letters
-    FOR EACH ROW EXECUTE FUNCTION queue_internal.dead_letter_counted();
-COMMENT ON TRIGGER dead_letter_counted ON queue.dead_letters IS 'Counts dead letters.';
-
-CREATE FUNCTION queue_internal.table_emptied() RETURNS trigger
-LANGUAGE c AS 'MODULE_PATHNAME', 'table_emptied';
-COMMENT ON FUNCTION queue_internal.table_emptied IS 'Resets the counters after a TRUNCATE.';
-
--- ALWAYS, so that they also fire with session_replication_role = replica: changes that are not counted would make the
--- counters wrong.
-DO $$
-DECLARE
-    emptied regclass;
-    counts  record;
-BEGIN
-    FOREACH emptied IN ARRAY ARRAY['queue.tasks', 'queue.history', 'queue.dead_letters']::regclass[] LOOP
-        EXECUTE format('CREATE TRIGGER table_emptied AFTER TRUNCATE ON %s
-                        FOR EACH STATEMENT EXECUTE FUNCTION queue_internal.table_emptied()', emptied);
-        EXECUTE format('COMMENT ON TRIGGER table_emptied ON %s IS %L', emptied,
-                       'Resets the counters.');
-    END LOOP;
-    FOR counts IN
-        SELECT t.tgrelid::regclass AS of, t.tgname AS name FROM pg_trigger AS t
-        WHERE t.tgname IN ('tasks_announced', 'task_changed', 'history_counted', 'history_uncounted',
-                           'dead_letter_counted', 'table_emptied')
-    LOOP
-        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', counts.of, counts.name);
-    END LOOP;
-END
-$$;
-
-SELECT queue_internal.announce_extension();
 -- The comments of tables, views and columns, for \d+ and for every tool that shows them.
 
 COMMENT ON TABLE queue.queues IS 'The queues and their options. Change them with queue.create() and queue.configure().';
@@ -12795,9 +12890,10 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, show only its queues, and read only the catalog.
+-- rights of that role alone, and show only its queues.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.waiting_workers, queue_internal.is_handler,
+    queue_internal.caller, queue_internal.counted, queue_internal.count_tables, queue_internal.running_tasks,
+    queue_internal.waiting_workers, queue_internal.is_handler,
     queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
 -- So are those in the condition of a trigger, with those of the role that inserts.
 GRANT EXECUTE ON FUNCTION queue_internal.how_inserted, queue_internal.check_arrival TO PUBLIC;

@@ -286,6 +286,11 @@ impl TaskCounters {
         (self.state == State::Known).then(|| (queued() + self.counts.blocked).max(0))
     }
 
+    /// How many tasks run, if that is known.
+    pub fn running(&self) -> Option<i64> {
+        (self.state == State::Known).then_some(self.counts.running)
+    }
+
     /// The totals now, if they are known.
     pub fn totals(&self, now: i64) -> Option<Totals> {
         if self.state != State::Known {

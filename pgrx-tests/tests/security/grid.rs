@@ -380,6 +380,8 @@ fn internal_functions_reveal_nothing_about_other_queues() {
             "queue_internal.check_wait(ARRAY['QUEUE'], '0') < now()",
             "queue_internal.check_wait_result(QUEUED, '0') < now()",
             "(SELECT count(*) FROM queue_internal.counted('{QUEUE}'))",
+            "(SELECT count(*) FROM queue_internal.count_tables('{QUEUE}'))",
+            "(SELECT count(*) FROM queue_internal.running_tasks() WHERE queue = 'QUEUE')",
             "(queue_internal.next_batch('discard', '{\"queue\": \"QUEUE\"}', false, 9, NULL, NULL, 0, NULL, NULL, NULL)).tasks",
             "(queue_internal.next_batch('cancel', '{\"ids\": [QUEUED]}', false, 9, NULL, NULL, 0, NULL, NULL, NULL)).tasks",
             "(queue_internal.next_batch('move', '{\"all\": true}', false, 9, 'QUEUE', NULL, 0, NULL, NULL, NULL)).tasks",

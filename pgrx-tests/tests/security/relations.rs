@@ -74,6 +74,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.queues_with_right", "-PWOM*"),
     ("queue_internal.caller", "-PWOM*"),
     ("queue_internal.counted", "-PWOM*"),
+    ("queue_internal.count_tables", "-PWOM*"),
+    ("queue_internal.running_tasks", "-PWOM*"),
     ("queue_internal.waiting_workers", "-PWOM*"),
     ("queue_internal.handler_name", "-PWOM*"),
     ("queue_internal.handler_named", "-PWOM*"),
