@@ -181,6 +181,11 @@ def depth(results):
         each = found[name]
         lines.append(f"| {title} | {number(each['p50_ms'], 3)} | {number(each['p99_ms'], 3)} | "
                      f"{number(each.get('ratio'), 2)} |")
+    if monitoring := found.get("monitoring"):
+        ours, sql_only = monitoring["queue_ext"], monitoring["queue_ext_sql_only"]
+        lines += ["", f"What monitoring reads, with {number(found['tasks'])} queued tasks, once they were counted; the median in milliseconds.", "",
+                  "| | queue_ext | SQL-only |", "| --- | --: | --: |"]
+        lines += [f"| `{name}` | {number(ours[name], 1)} | {number(sql_only[name], 1)} |" for name in ours]
     return lines
 
 

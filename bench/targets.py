@@ -95,6 +95,7 @@ def all_targets(results):
         Target("batches of 100", "SQL-only against SKIP LOCKED that keeps its jobs",
                ratio(rate(batch, "queue_ext_sql_only"), rate(batch, "skip_locked")), 1.0),
         Target("horizon pinned", "our own rate before", dig(results, "horizon", "queue_ext", "ratio"), 0.9),
+        Target("horizon pinned", "SQL-only against its own rate before", dig(results, "horizon", "queue_ext_sql_only", "ratio"), 0.5),
         Target("horizon pinned", "SKIP LOCKED's own rate before", dig(results, "horizon", "skip_locked", "ratio"), 0.1,
                at_least=False),
         Target("shallow queue, constant stream", "its own rate at first", dig(results, "stream", "queue_ext", "ratio"), 0.95),
@@ -103,6 +104,9 @@ def all_targets(results):
                at_least=False),
         Target("claim p50 with very many scheduled", "with few", dig(results, "depth", "scheduled", "ratio"), 1.2,
                at_least=False),
+        *(Target(f"{name} with very many queued", label, dig(results, "depth", "monitoring", key, name), 50, False, "ms")
+          for key, label in (("queue_ext", "median"), ("queue_ext_sql_only", "median, SQL-only"))
+          for name in ("queue.stats", "queue.workers", "queue.health()", "CALL queue.maintain()")),
     ]
     for size, bound in (("1000", 1.5), ("10000", 1.2)):
         work = dig(results, "payload", size)

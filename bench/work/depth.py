@@ -1,7 +1,8 @@
-"""The cost of a claim with very many tasks in the queue, queued or scheduled.
+"""The cost of a claim, and of what monitoring reads, with very many tasks in the queue, queued or scheduled.
 
-Three databases, measured in turn: one with few tasks, one with many queued, one with as many scheduled and
-a few due. The time is that of the claim's statement as its caller sees it, without the commit.
+Claims are measured in three databases in turn: one with few tasks, one with many queued, one with as many scheduled and
+a few due. The time is that of the claim's statement as its caller sees it, without the commit. Monitoring is measured
+with many queued, and in a fourth database with the SQL-only edition.
 """
 
 import time
@@ -14,12 +15,15 @@ from ..pgbench import quantile
 FEW = 10_000
 CHUNK = 1_000_000
 PUSH = "INSERT INTO queue.tasks (queue, payload, run_at) SELECT 'bench', %s::jsonb, {} FROM generate_series(1, %s) AS i"
+MONITORING = {"queue.stats": "TABLE queue.stats", "queue.workers": "TABLE queue.workers",
+              "queue.health()": "SELECT * FROM queue.health()", "CALL queue.maintain()": "CALL queue.maintain()"}
 DUE, LATER = "clock_timestamp()", "clock_timestamp() + interval '1 day' + i * interval '1 millisecond'"
 
 
 def run(bench):
     deep = bench.scale.deep_tasks
-    databases = {"few": [(DUE, FEW)], "queued": [(DUE, deep)], "scheduled": [(LATER, deep), (DUE, FEW)]}
+    databases = {"few": [(DUE, FEW)], "queued": [(DUE, deep)], "scheduled": [(LATER, deep), (DUE, FEW)], "sql_only": [(DUE, deep)]}
+    claims = ["few", "queued", "scheduled"]
     for name in databases:
         bench.cluster.create_database(f"bench_depth_{name}")
     try:
@@ -29,21 +33,25 @@ def run(bench):
             for each in started:
                 each.result()
         bench.cluster.settle("postgres")
-        times = sample(bench.cluster, [f"bench_depth_{name}" for name in databases], bench.scale.deep_samples)
+        times = sample(bench.cluster, [f"bench_depth_{name}" for name in claims], bench.scale.deep_samples)
+        monitoring = {edition: monitor(bench.cluster, f"bench_depth_{name}")
+                      for edition, name in (("queue_ext", "queued"), ("queue_ext_sql_only", "sql_only"))}
     finally:
         for name in databases:
             bench.cluster.drop_database(f"bench_depth_{name}")
     results = {name: {"p50_ms": quantile(each, 0.5), "p99_ms": quantile(each, 0.99)}
-               for name, each in zip(databases, times)}
+               for name, each in zip(claims, times)}
     for name in ("queued", "scheduled"):
         results[name]["ratio"] = results[name]["p50_ms"] / results["few"]["p50_ms"]
     bench.say("depth " + ", ".join(f"{name} {each['p50_ms']:.3f} ms" for name, each in results.items()))
-    return {**results, "tasks": deep, "against": FEW}
+    bench.say(f"depth {monitoring}")
+    return {**results, "monitoring": monitoring, "tasks": deep, "against": FEW}
 
 
 def load(bench, database, loads):
     """A database with the extension and the tasks."""
-    bench.cluster.psql(database, systems.OURSELVES.script("install"), {})
+    system = systems.SQL_ONLY if database.endswith("sql_only") else systems.OURSELVES
+    bench.cluster.psql(database, system.script("install"), {})
     with bench.cluster.connect(database) as connection:
         connection.execute("SET synchronous_commit = off")
         for run_at, tasks in loads:
@@ -51,6 +59,21 @@ def load(bench, database, loads):
                 connection.execute(PUSH.format(run_at), [payload(100), min(CHUNK, tasks - start)])
     bench.cluster.settle(database)
     bench.say(f"depth {database} is loaded")
+
+
+def monitor(cluster, database):
+    """The median time of each query, in milliseconds, after the first read, which counts the tasks. A few tasks run meanwhile."""
+    medians = {}
+    with cluster.connect(database) as connection:
+        connection.execute("SELECT queue.claim('1 hour', 'bench', 10)")
+        for name, query in MONITORING.items():
+            times = []
+            for _ in range(6):
+                start = time.perf_counter()
+                connection.execute(query)
+                times.append((time.perf_counter() - start) * 1000)
+            medians[name] = quantile(sorted(times[1:]), 0.5)
+    return medians
 
 
 def sample(cluster, databases, samples):

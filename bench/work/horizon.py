@@ -13,7 +13,7 @@ BATCH_CLIENTS = 2
 
 
 def run(bench):
-    return {system.key: one(bench, system) for system in (systems.OURSELVES, systems.SKIP_LOCKED)
+    return {system.key: one(bench, system) for system in (systems.OURSELVES, systems.SQL_ONLY, systems.SKIP_LOCKED)
             if system in bench.systems}
 
 
