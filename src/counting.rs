@@ -8,7 +8,7 @@ use crate::heap::sequential::SeqScan;
 use crate::heap::task::Task;
 use crate::heap::{self, Tables};
 use crate::lanes::refill_plan::{Meaning, Source};
-use crate::lanes::{self, Counts, Horizon, Item, Queue, Totals};
+use crate::lanes::{self, Counts, Horizon, Item, Queue, Slot, Totals};
 use crate::names::Name;
 use crate::refill::Rows;
 use crate::rights;
@@ -60,20 +60,9 @@ fn counted(
     let names: Vec<_> = names.iter().flatten().filter(|name| unsafe { may_know_of(&tables, name) }).collect();
     let queues: Vec<_> = names.iter().map(|name| Queue::new(tables.tasks, name)).collect();
     let moment = now();
-    let mut counting = HashMap::new();
-    for queue in &queues {
-        let wanting = lanes::with_or_free(queue, |slot| {
-            // SAFETY: a plain read of a constant of the process.
-            let other = slot.counters.is_counted_by_other(unsafe { pg_sys::MyProcPid });
-            !other && slot.counters.totals(moment).is_none_or(|totals| totals.near > NEAR)
-        });
-        if wanting == Some(true) {
-            counting.insert(queue.name(), (queue.hash(), Counts::NONE));
-        }
-    }
-    if !counting.is_empty() {
-        count(&tables, &mut counting);
-    }
+    count_unless(&tables, &queues, |slot| {
+        slot.counters.totals(moment).is_some_and(|totals| totals.near <= NEAR)
+    });
     let numbers = queues.iter().filter_map(|queue| {
         let totals = lanes::with(queue.hash(), |slot| slot.counters.totals(moment)).flatten()?;
         Some(numbers_of(&tables, queue, totals, moment))
@@ -211,6 +200,24 @@ fn look(tables: &Tables, queue: &Queue<'_>, moment: i64, edge: i64) -> (Option<i
     (oldest, near)
 }
 
+/// Counts the tables for those of these queues whose counters do not suffice, and are not being counted by another session.
+pub fn count_unless(tables: &Tables, queues: &[Queue<'_>], suffice: impl Fn(&Slot) -> bool) {
+    let mut counting = HashMap::new();
+    for queue in queues {
+        let wanting = lanes::with_or_free(queue, |slot| {
+            // SAFETY: a plain read of a constant of the process.
+            let other = slot.counters.is_counted_by_other(unsafe { pg_sys::MyProcPid });
+            !other && !suffice(slot)
+        });
+        if wanting == Some(true) {
+            counting.insert(queue.name(), (queue.hash(), Counts::NONE));
+        }
+    }
+    if !counting.is_empty() {
+        count(tables, &mut counting);
+    }
+}
+
 /// Counts the tables for the counters of these queues.
 fn count(tables: &Tables, queues: &mut HashMap<&[u8], (u64, Counts)>) {
     // SAFETY: in a transaction; the table is locked until its end, and the snapshot is active until it is
@@ -280,17 +287,20 @@ unsafe fn horizon_of(snapshot: &pg_sys::SnapshotData) -> Option<Horizon> {
     }
 }
 
-/// Counts the live tasks.
+/// Counts the live tasks, and has the lanes know the leases of those that run.
 unsafe fn count_tasks(table: pg_sys::Relation, queues: &mut HashMap<&[u8], (u64, Counts)>, since: i64) {
     // SAFETY: the table is open and locked, and a snapshot is active.
     unsafe {
-        let mut rows = SeqScan::begin(table, task::ADMISSION + 1);
+        let mut rows = SeqScan::begin(table, task::LEASE_UNTIL + 1);
         while let Some(slot) = rows.next() {
             pgrx::check_for_interrupts!();
             point!(CountRow);
-            let task = Task::<{ task::ADMISSION + 1 }>::of(slot);
-            if let Some((_, counts)) = queues.get_mut(task.queue()) {
-                task.item().into_iter().for_each(|item| counts.add(item, 1, since));
+            let task = Task::<{ task::LEASE_UNTIL + 1 }>::of(slot);
+            let Some((lane, counts)) = queues.get_mut(task.queue()) else { continue };
+            task.item().into_iter().for_each(|item| counts.add(item, 1, since));
+            if task.is_running() {
+                // It may have ended since, which costs a check when the lease ends.
+                lanes::with(*lane, |slot| slot.lane.leases.take_back(task.lease()));
             }
         }
         rows.end();

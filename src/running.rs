@@ -4,21 +4,22 @@ use crate::counting;
 use crate::lanes::{self, Queue};
 use pgrx::prelude::*;
 
-/// `queue_internal.leased_tasks`: the running tasks of those of these queues of which every lease is known. A lease may
-/// have ended since, without another one in its place. A name is a text, which has the layout of the bytea that pgrx passes
+/// `queue_internal.leased_tasks`: for each of these queues with a lane and counters, how many tasks run, and the tasks whose
+/// leases are known. Some of these may have ended. A name is a text, which has the layout of the bytea that pgrx passes
 /// as bytes.
 #[pg_extern(sql = false)]
 fn leased_tasks(
     queues: pgrx::Array<'_, &[u8]>,
-) -> TableIterator<'static, (name!(queue, Vec<u8>), name!(ids, Vec<i64>))> {
+) -> TableIterator<'static, (name!(queue, Vec<u8>), name!(running, i64), name!(ids, Vec<i64>))> {
     // SAFETY: in a transaction. A snapshot of the whole transaction may be older than the leases.
     let latest = unsafe { pg_sys::XactIsoLevel } < pg_sys::XACT_REPEATABLE_READ as i32;
     let Some(tables) = counting::countable().filter(|_| latest) else { return TableIterator::empty() };
-    let known = queues.iter().flatten().filter_map(|name| {
-        let (ids, count) = lanes::with_or_free(&Queue::new(tables.tasks, name), |slot| {
-            slot.counters.running().and_then(|running| slot.lane.leases.all(running))
-        })??;
-        Some((name.to_owned(), ids[..count].to_vec()))
+    let queues: Vec<_> = queues.iter().flatten().map(|name| Queue::new(tables.tasks, name)).collect();
+    counting::count_unless(&tables, &queues, |slot| slot.counters.running().is_some());
+    let known = queues.iter().filter_map(|queue| {
+        let (running, (ids, count)) =
+            lanes::with(queue.hash(), |slot| Some((slot.counters.running()?, slot.lane.leases.ids())))??;
+        Some((queue.name().to_owned(), running, ids[..count].to_vec()))
     });
     TableIterator::new(known.collect::<Vec<_>>())
 }

@@ -285,6 +285,51 @@ fn reading_the_counters_costs_the_same_with_a_million_tasks() {
     assert!(known * 30 < counted, "{known:?} from counters, {counted:?} by counting");
 }
 
+#[test]
+fn the_running_tasks_are_found_without_reading_the_others() {
+    let mut cluster = cluster("counters-running");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "INSERT INTO queue.tasks (queue) SELECT unnest(ARRAY['default', 'second', 'grouped']) FROM generate_series(1, 3000);
+         SELECT queue.claim('1 hour', worker => 'ada', max_tasks => 10);
+         SELECT queue.claim('1 hour', 'second', worker => 'bob', max_tasks => 3)",
+    );
+    let read = |client: &mut Client, what: &str| {
+        // The first read may count.
+        run(client, "SELECT FROM queue.workers; BEGIN");
+        let workers = "SELECT string_agg(concat_ws(' ', queue, worker, running), ', ' ORDER BY queue) FROM queue.workers";
+        let query = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'queue.tasks'::regclass";
+        let tasks_read =
+            |client: &mut Client| client.query_one(query, &[]).expect("statistics").get::<_, i64>(0);
+        let before = tasks_read(client);
+        let shown: String = client.query_one(workers, &[]).expect("queue.workers").get(0);
+        let tasks = tasks_read(client) - before;
+        run(client, "COMMIT");
+        assert!(tasks < 100, "{what}: {tasks} tasks were read");
+        shown
+    };
+    assert_eq!(read(&mut client, "at first"), "default ada 10, second bob 3");
+    run(
+        &mut client,
+        "SELECT queue.complete_many(array_agg(id), array_agg(token)) FROM (
+             SELECT id, token FROM queue.tasks WHERE queue = 'default' AND state = 'running' LIMIT 4) AS t;
+         SELECT queue.extend(id, token, '2 hours') FROM queue.tasks WHERE state = 'running';
+         SELECT queue.claim('10 milliseconds', 'grouped', worker => 'eve')",
+    );
+    eventually("the last lease expires", SOON, || {
+        read(&mut client, "after some ended") == "default ada 6, second bob 3"
+    });
+    // More than a transaction keeps individually.
+    run(&mut client, "DELETE FROM queue.tasks WHERE queue = 'grouped'");
+    assert_eq!(read(&mut client, "after many were deleted"), "default ada 6, second bob 3");
+    cluster.stop("fast");
+    cluster.launch();
+    let mut client = cluster.connect();
+    assert_eq!(read(&mut client, "after a restart"), "default ada 6, second bob 3");
+    counters_agree(&mut client);
+}
+
 /// No trigger publishes changes then, so the tables are counted.
 #[test]
 fn counters_are_not_used_while_triggers_are_disabled() {

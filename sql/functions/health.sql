@@ -13,7 +13,7 @@ CREATE FUNCTION queue.health(
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- For queue.stats: compiling its branches, most of which do not run, takes longer than everything else.
+-- Compiling the queries takes longer than running them.
 SET jit = off
 -- The bounds of partitions are read from text.
 SET datestyle = 'ISO'

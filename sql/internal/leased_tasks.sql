@@ -1,11 +1,12 @@
 -- queue_internal.leased_tasks(queues)
 --
---   Returns the running tasks of those of the queues of which all leases are known in shared memory (src/running.rs).
---   Without the library that is no queue; native.sql replaces this function.
+--   Returns how many tasks run in each of these queues, and the tasks whose leases are in shared memory (src/running.rs). Some of
+--   these may have ended, and others may run whose leases are not there. A queue about which nothing is known is left out. Without
+--   the library that is every queue; native.sql replaces this function.
 
-CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, running bigint, ids bigint[])
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-    SELECT NULL, NULL::bigint[] WHERE false
+    SELECT NULL, 0, NULL::bigint[] WHERE false
 $$;
 COMMENT ON FUNCTION queue_internal.leased_tasks IS
-    'Returns the running tasks of those of the queues whose leases are all known in memory.';
+    'Returns how many tasks run in queues, and the tasks whose leases are known in memory.';

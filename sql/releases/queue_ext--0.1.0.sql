@@ -8174,21 +8174,22 @@ $$;
 COMMENT ON FUNCTION queue_internal.count_tables IS 'Counts the tasks of queues in the tables, for queue.stats.';
 -- queue_internal.leased_tasks(queues)
 --
---   Returns the running tasks of those of the queues of which all leases are known in shared memory (src/running.rs).
---   Without the library that is no queue; native.sql replaces this function.
+--   Returns how many tasks run in each of these queues, and the tasks whose leases are in shared memory (src/running.rs). Some of
+--   these may have ended, and others may run whose leases are not there. A queue about which nothing is known is left out. Without
+--   the library that is every queue; native.sql replaces this function.
 
-CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, running bigint, ids bigint[])
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-    SELECT NULL, NULL::bigint[] WHERE false
+    SELECT NULL, 0, NULL::bigint[] WHERE false
 $$;
 COMMENT ON FUNCTION queue_internal.leased_tasks IS
-    'Returns the running tasks of those of the queues whose leases are all known in memory.';
+    'Returns how many tasks run in queues, and the tasks whose leases are known in memory.';
 -- queue_internal.running_tasks()
 --
 --   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
 --   Rights:   as count_tables
---   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads all tasks of the queues
---             whose leases are not all known in shared memory (leased_tasks); without the library, of all queues
+--   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads the tasks with a lease in
+--             shared memory, and all tasks of those queues in which more tasks run than that; without the library, of all queues
 
 CREATE FUNCTION queue_internal.running_tasks()
 RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
@@ -8204,22 +8205,24 @@ DECLARE
     found bigint[];
 BEGIN
     FOR lane IN
-        SELECT l.queue, l.ids FROM queue_internal.leased_tasks(ARRAY(
+        SELECT l.queue, l.running, l.ids FROM queue_internal.leased_tasks(ARRAY(
             SELECT q.name FROM queue.queues AS q
             WHERE coalesce(q.name = ANY (mine), true)
               -- The library does not see the rows that logical replication inserts.
               AND NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass))) AS l
     LOOP
-        found := ARRAY(SELECT t.id FROM queue.tasks AS t
-                       WHERE t.id = ANY (lane.ids) AND t.state = 'running' AND t.queue = lane.queue);
-        -- A lease without a running task has ended since. If it is still known, something else may be unknown.
-        CONTINUE WHEN cardinality(found) < cardinality(lane.ids) AND NOT EXISTS (
-            SELECT FROM queue_internal.leased_tasks(ARRAY[lane.queue]) AS l
-            WHERE NOT EXISTS (SELECT FROM unnest(l.ids) AS i (id) WHERE i.id = ANY (lane.ids) AND i.id <> ALL (found)));
+        IF lane.running > 0 THEN
+            found := ARRAY(SELECT t.id FROM queue.tasks AS t
+                           WHERE t.id = ANY (lane.ids) AND t.state = 'running' AND t.queue = lane.queue);
+            -- Those that have ended since count. Those that had ended before are still in memory.
+            CONTINUE WHEN cardinality(found) < lane.running AND cardinality(found) + coalesce((
+                SELECT count(*) FROM unnest(lane.ids) AS i (id), queue_internal.leased_tasks(ARRAY[lane.queue]) AS l
+                WHERE i.id <> ALL (found) AND i.id <> ALL (l.ids)), 0) < lane.running;
+            RETURN QUERY
+            SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+            WHERE t.id = ANY (found) AND t.state = 'running' AND t.queue = lane.queue;
+        END IF;
         known := known || lane.queue;
-        RETURN QUERY
-        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
-        WHERE t.id = ANY (found) AND t.state = 'running';
     END LOOP;
     IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true)) THEN
         RETURN QUERY
@@ -12244,7 +12247,7 @@ RETURNS TABLE (
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'counted_wrapper';
 
-CREATE OR REPLACE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, ids bigint[])
+CREATE OR REPLACE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, running bigint, ids bigint[])
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'leased_tasks_wrapper';
 
 CREATE FUNCTION queue_internal.history_counted() RETURNS trigger
@@ -12366,7 +12369,7 @@ CREATE FUNCTION queue.health(
 RETURNS TABLE (name text, status text, detail text, hint text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- For queue.stats: compiling its branches, most of which do not run, takes longer than everything else.
+-- Compiling the queries takes longer than running them.
 SET jit = off
 -- The bounds of partitions are read from text.
 SET datestyle = 'ISO'

@@ -87,6 +87,12 @@ impl<const N: usize> Task<N> {
         self.is_running() && self.long(task::TOKEN) == token
     }
 
+    /// Its lease, if it is running.
+    pub fn lease(&self) -> Lease {
+        const { assert!(N > task::LEASE_UNTIL) };
+        Lease { id: self.long(task::ID), until: self.long(task::LEASE_UNTIL) }
+    }
+
     /// The item of the counters of its queue.
     pub fn item(&self) -> Option<Item> {
         if self.is_running() {
@@ -107,10 +113,5 @@ impl Task {
     /// Whether its start deadline has passed before it was started. A claim raises the token.
     pub fn is_late(&self, moment: i64) -> bool {
         self.start_deadline().is_some_and(|start_by| start_by <= moment)
-    }
-
-    /// Its lease, if it is running.
-    pub fn lease(&self) -> Lease {
-        Lease { id: self.long(task::ID), until: self.long(task::LEASE_UNTIL) }
     }
 }

@@ -55,14 +55,14 @@ impl<const N: usize> Leases<N> {
         self.next() <= now
     }
 
-    /// The tasks of all leases, and how many there are, if that is the number `running` of the tasks that run.
-    pub fn all(&self, running: i64) -> Option<([i64; N], usize)> {
+    /// The tasks of the leases in the slots, and how many there are. Some may have ended.
+    pub fn ids(&self) -> ([i64; N], usize) {
         let (mut ids, mut count) = ([0; N], 0);
         for slot in self.slots.iter().filter(|slot| slot.id != 0) {
             ids[count] = slot.id;
             count += 1;
         }
-        (!self.stale && usize::try_from(running) == Ok(count)).then_some((ids, count))
+        (ids, count)
     }
 
     /// The earliest end of a lease of which only that is known.

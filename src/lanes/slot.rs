@@ -81,6 +81,12 @@ impl Slot {
         None
     }
 
+    /// The calling process has not finished its check for all. Returns the next process, which has to check.
+    pub fn has_not_checked(&mut self) -> Option<Wake> {
+        self.checked_at = i64::MIN;
+        self.wake()
+    }
+
     /// The calling process has found a task for which no process was woken. There may be more.
     pub fn found_unannounced(&mut self) {
         self.in_turn = true;

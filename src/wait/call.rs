@@ -1,6 +1,6 @@
 //! One CALL of a waiting procedure, and the functions in SQL that it uses.
 
-use super::{FIRST_PAUSE, LAST, RETRY_AT, longer};
+use super::{FIRST_PAUSE, LAST, RETRY_AT, lists, longer};
 use crate::clock::now;
 use crate::datum::text_of;
 use crate::extension;
@@ -102,6 +102,7 @@ impl Call {
 #[pg_guard]
 pub unsafe extern "C-unwind" fn begin_check(call: *mut Call) {
     RETRY_AT.set(NEVER);
+    lists::checking(true);
     // SAFETY: the context is this call's own, and holds nothing that is still in use.
     unsafe {
         (*call).repeated = false;

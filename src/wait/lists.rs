@@ -7,12 +7,19 @@ use crate::lanes::{self, Queue, Wake};
 use crate::names::elements;
 use crate::shared::{self, NEVER, Place};
 use pgrx::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 thread_local! {
     /// The lanes in whose lists this process is.
     static LISTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Whether it is checking whether it can go on.
+    static CHECKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This process begins or ends a check.
+pub fn checking(begins: bool) {
+    CHECKING.set(begins);
 }
 
 /// In which lists a waiting process is.
@@ -128,6 +135,7 @@ pub fn checked_until(interval: i64) -> Option<i64> {
 /// found the task by itself.
 #[pg_guard]
 pub unsafe extern "C-unwind" fn leave(served: bool, unannounced: bool) {
+    checking(false);
     if served && unannounced {
         let found = |hash: &u64| lanes::with(*hash, |slot| slot.found_unannounced());
         LISTS.with_borrow(|lists| lists.iter().for_each(|hash| drop(found(hash))));
@@ -146,8 +154,13 @@ pub fn leave_lists(served: bool) {
         // A session that waits for several queues may claim from any of them, even from one that has just got a task.
         // So the next waiter of each queue is woken instead, perhaps in vain.
         let takes = served && lists.len() == 1;
+        // An error during the check, for example because the extension was dropped. The others may rely on this process.
+        let failed = CHECKING.take();
         for hash in lists.drain(..) {
-            let next = lanes::with(hash, |slot| slot.leave(takes));
+            let next = lanes::with(hash, |slot| {
+                let next = slot.leave(takes);
+                if failed { next.or_else(|| slot.has_not_checked()) } else { next }
+            });
             next.flatten().into_iter().for_each(Wake::now);
         }
     });

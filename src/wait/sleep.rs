@@ -32,8 +32,11 @@ unsafe extern "C-unwind" fn try_commit(fcinfo: pg_sys::FunctionCallInfo) -> pg_s
 }
 
 /// How often, one after the other, a session leaves the check to another one. Then it checks by itself that it may still
-/// wait.
-const LEFT_TO_OTHERS: usize = 9;
+/// wait. Not all sessions at the same time.
+fn left_to_others() -> u32 {
+    // SAFETY: a plain read of a constant of the process.
+    9 + unsafe { pg_sys::MyProcPid }.unsigned_abs() % 8
+}
 
 /// Ends the transaction, sleeps until the next check or until the latch is set, and starts another one.
 pub unsafe fn sleep(call: &mut Call, mut check: NextCheck) {
@@ -47,6 +50,7 @@ pub unsafe fn sleep(call: &mut Call, mut check: NextCheck) {
         if alone {
             pg_sys::CommitTransactionCommand();
         }
+        lists::checking(false);
         let left = Leaving;
         point!(WaitSleeps);
         call.checks_for_all = false;
@@ -58,12 +62,11 @@ pub unsafe fn sleep(call: &mut Call, mut check: NextCheck) {
             if moment < check.for_all || check.alone <= moment {
                 break;
             }
-            match lists::checked_until(check.interval) {
-                Some(until) if turn < LEFT_TO_OTHERS => check.for_all = until,
-                _ => {
-                    call.checks_for_all = true;
-                    break;
-                }
+            let until = lists::checked_until(check.interval);
+            call.checks_for_all = until.is_none();
+            match until {
+                Some(until) if turn < left_to_others() => check.for_all = until,
+                _ => break,
             }
         }
         std::mem::forget(left);

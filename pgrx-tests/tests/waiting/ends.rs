@@ -185,3 +185,26 @@ fn a_session_that_waits_while_the_extension_is_dropped_gets_an_error() {
     let error = waiter.thread.join().expect("join").expect_err("the queue that it waited for is gone");
     assert_eq!(error.code().map(|code| code.code()), Some("42704"), "{error:?}");
 }
+
+#[test]
+fn all_sessions_that_wait_get_an_error_once_the_extension_is_dropped() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let extra = "queue.sweep_interval = '2s'";
+    let mut cluster = Cluster::start_with("waiting-all-dropped", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext");
+    cluster.await_worker("postgres");
+    let sleepers: Vec<Waiter> =
+        (0..30).map(|_| wait(&cluster, "CALL queue.wait(timeout => '10 minutes')")).collect();
+    await_waiters(&mut client, "default", 30);
+    run(&mut client, "DROP EXTENSION queue_ext");
+    let dropped = Instant::now();
+    for waiter in sleepers {
+        let error = waiter.thread.join().expect("join").expect_err("there is no extension");
+        assert_eq!(error.code().map(|code| code.code()), Some("42704"), "{error}");
+    }
+    // The session that checks for all passes the error on, and not each after an interval of its own.
+    let ended = dropped.elapsed();
+    println!("thirty sessions ended within {ended:?}");
+    assert!(ended < Duration::from_secs(20), "{ended:?}");
+}
