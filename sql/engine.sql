@@ -10,6 +10,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wr
 COMMENT ON FUNCTION queue_internal.announce_extension IS
     'Notifies the launcher at commit that this database has the extension.';
 
+CREATE FUNCTION queue_internal.sweep_lanes() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'sweep_lanes_wrapper';
+COMMENT ON FUNCTION queue_internal.sweep_lanes IS
+    'Has the lanes of this database read again, for changes that no session announced.';
+
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
 COMMENT ON FUNCTION queue_internal.token_base IS

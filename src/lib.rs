@@ -64,6 +64,7 @@ extern "C-unwind" fn _PG_init() {
     if preloading {
         settings::define_for_preload();
     }
+    ffi::without_backtraces();
     #[cfg(feature = "injection")]
     injection::define();
     settings::define();

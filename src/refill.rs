@@ -11,10 +11,17 @@ use crate::heap::entries::Priorities;
 use crate::heap::scan::{Compare, Condition, Scan};
 use crate::heap::task::Task;
 use crate::lanes::refill_plan::{self, Meaning, Source};
-use crate::lanes::{self, Key, Queue, RefillPlan};
+use crate::lanes::{self, Key, LaneSet, Queue, RefillPlan};
 use crate::shared;
 use crate::transaction;
 use pgrx::prelude::*;
+
+/// `queue_internal.sweep_lanes`: has each lane of this database read again from the first task on, as the worker does in
+/// its sweeps, for changes that no transaction published.
+#[pg_extern(sql = false)]
+fn sweep_lanes() {
+    lanes::forget_refills(&LaneSet::ALL);
+}
 
 /// Refills the lane of the queue. The lane has recorded this process as the one that refills it.
 ///

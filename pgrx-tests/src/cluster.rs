@@ -266,6 +266,8 @@ impl Cluster {
                 self.clock.iter().for_each(|clock| clock.wind(&mut command));
                 let child = command
                     .args(["-D", &self.data()])
+                    // Errors must be the same where an administrator has set this.
+                    .env("RUST_BACKTRACE", "1")
                     .process_group(0)
                     .stdin(Stdio::null())
                     .stdout(log.try_clone().expect("a file handle"))

@@ -330,6 +330,40 @@ fn the_running_tasks_are_found_without_reading_the_others() {
     counters_agree(&mut client);
 }
 
+#[test]
+fn a_running_task_that_changes_its_queue_is_shown_once() {
+    let cluster = cluster("counters-moved");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "SELECT queue.push_many('default', array_fill('1'::jsonb, ARRAY[120]));
+         SELECT queue.claim('1 hour', worker => 'w', max_tasks => 120); SELECT FROM queue.stats",
+    );
+    let (stop, mut mover) = (AtomicBool::new(false), cluster.connect());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                run(
+                    &mut mover,
+                    "UPDATE queue.tasks AS t SET queue = CASE t.queue WHEN 'default' THEN 'second' ELSE 'default' END
+                     FROM (SELECT id FROM queue.tasks ORDER BY random() LIMIT 10) AS m WHERE t.id = m.id",
+                );
+            }
+        });
+        for _ in 0..500 {
+            let shown = client
+                .query_one("SELECT sum(running)::bigint FROM queue.workers", &[])
+                .expect("queue.workers");
+            let shown: i64 = shown.get(0);
+            if shown != 120 {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(shown, 120);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// No trigger publishes changes then, so the tables are counted.
 #[test]
 fn counters_are_not_used_while_triggers_are_disabled() {

@@ -33,7 +33,7 @@ BEGIN
         EXIT WHEN late IS NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
     END LOOP;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules', 'lanes'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -124,6 +124,7 @@ BEGIN
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
         WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
+        WHEN 'lanes' THEN PERFORM queue_internal.sweep_lanes();
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN

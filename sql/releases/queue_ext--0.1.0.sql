@@ -559,6 +559,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'announce_extension_wr
 COMMENT ON FUNCTION queue_internal.announce_extension IS
     'Notifies the launcher at commit that this database has the extension.';
 
+CREATE FUNCTION queue_internal.sweep_lanes() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'sweep_lanes_wrapper';
+COMMENT ON FUNCTION queue_internal.sweep_lanes IS
+    'Has the lanes of this database read again, for changes that no session announced.';
+
 CREATE FUNCTION queue_internal.token_base() RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
 COMMENT ON FUNCTION queue_internal.token_base IS
@@ -8199,36 +8204,51 @@ SET jit = off
 SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
-    mine  CONSTANT text[] := queue_internal.queues_with_right('monitor');
-    known text[] := '{}';
-    lane  record;
-    found bigint[];
+    mine   CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    -- The library does not see the rows that logical replication inserts.
+    shown  CONSTANT text[] := ARRAY(
+        SELECT q.name FROM queue.queues AS q
+        WHERE coalesce(q.name = ANY (mine), true)
+          AND NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass));
+    lanes  text[];
+    counts bigint[];
+    -- The tasks with a lease in memory, and their lanes; and those of them that run.
+    leased bigint[];
+    places text[];
+    found  bigint[];
+    queues text[];
+    -- The queues of which all running tasks were found.
+    known  text[];
 BEGIN
-    FOR lane IN
-        SELECT l.queue, l.running, l.ids FROM queue_internal.leased_tasks(ARRAY(
-            SELECT q.name FROM queue.queues AS q
-            WHERE coalesce(q.name = ANY (mine), true)
-              -- The library does not see the rows that logical replication inserts.
-              AND NOT EXISTS (SELECT FROM pg_subscription_rel AS r WHERE r.srrelid = 'queue.tasks'::regclass))) AS l
-    LOOP
-        IF lane.running > 0 THEN
-            found := ARRAY(SELECT t.id FROM queue.tasks AS t
-                           WHERE t.id = ANY (lane.ids) AND t.state = 'running' AND t.queue = lane.queue);
-            -- Those that have ended since count. Those that had ended before are still in memory.
-            CONTINUE WHEN cardinality(found) < lane.running AND cardinality(found) + coalesce((
-                SELECT count(*) FROM unnest(lane.ids) AS i (id), queue_internal.leased_tasks(ARRAY[lane.queue]) AS l
-                WHERE i.id <> ALL (found) AND i.id <> ALL (l.ids)), 0) < lane.running;
-            RETURN QUERY
-            SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
-            WHERE t.id = ANY (found) AND t.state = 'running' AND t.queue = lane.queue;
-        END IF;
-        known := known || lane.queue;
-    END LOOP;
-    IF EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true)) THEN
-        RETURN QUERY
-        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
-        WHERE t.state = 'running' AND t.queue <> ALL (known) AND coalesce(t.queue = ANY (mine), true);
+    WITH lane AS MATERIALIZED (SELECT l.queue, l.running, l.ids FROM queue_internal.leased_tasks(shown) AS l),
+         lease AS MATERIALIZED (SELECT l.queue, i.id FROM lane AS l, unnest(l.ids) AS i (id))
+    SELECT o.lanes, o.counts, p.leased, p.places INTO lanes, counts, leased, places
+    FROM (SELECT array_agg(l.queue) AS lanes, array_agg(l.running) AS counts FROM lane AS l) AS o,
+         (SELECT array_agg(l.id) AS leased, array_agg(l.queue) AS places FROM lease AS l) AS p;
+    -- Of all queues at once, because a task may move to another one meanwhile.
+    SELECT coalesce(array_agg(t.id), '{}'), array_agg(t.queue::text) INTO found, queues
+    FROM queue.tasks AS t WHERE t.id = ANY (leased) AND t.state = 'running';
+    known := ARRAY(
+        SELECT l.queue FROM unnest(lanes, counts) AS l (queue, running)
+        WHERE l.running <= (SELECT count(*) FROM unnest(queues) AS f (queue) WHERE f.queue = l.queue));
+    IF cardinality(known) < cardinality(lanes) THEN
+        -- Those that have ended since they were counted are no longer in memory; those that had ended before still are.
+        known := known || ARRAY(
+            SELECT l.queue FROM unnest(lanes, counts) AS l (queue, running),
+                   queue_internal.leased_tasks(ARRAY(SELECT u.name FROM unnest(lanes) AS u (name) WHERE u.name <> ALL (known))) AS again
+            WHERE again.queue = l.queue
+              AND l.running <= (SELECT count(*) FROM unnest(queues) AS f (queue) WHERE f.queue = l.queue)
+                             + (SELECT count(*) FROM unnest(places, leased) AS e (queue, id)
+                                WHERE e.queue = l.queue AND e.id <> ALL (found) AND e.id <> ALL (again.ids)));
     END IF;
+    -- In one statement, for the same reason.
+    RETURN QUERY
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    WHERE t.id = ANY (found) AND t.state = 'running' AND t.queue = ANY (known)
+    UNION ALL
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    WHERE EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true))
+      AND t.state = 'running' AND t.queue <> ALL (known) AND coalesce(t.queue = ANY (mine), true);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.running_tasks IS
@@ -12044,7 +12064,7 @@ BEGIN
         EXIT WHEN late IS NULL OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until;
     END LOOP;
     FOREACH part IN ARRAY ARRAY[
-        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules'
+        'leases', 'dependents', 'events', 'partitions', 'history', 'dead letters', 'keys', 'starts', 'schedules', 'lanes'
     ] LOOP
         -- Sweeps first, so that the events it leaves are processed as well.
         WHILE part OPERATOR(pg_catalog.=) 'events' LOOP
@@ -12135,6 +12155,7 @@ BEGIN
         WHEN 'dead letters' THEN RETURN queue_internal.retire_dead_letters(1000);
         WHEN 'keys' THEN RETURN queue_internal.retire_keys(1000);
         WHEN 'starts' THEN RETURN queue_internal.retire_group_starts(1000);
+        WHEN 'lanes' THEN PERFORM queue_internal.sweep_lanes();
     END CASE;
     RETURN false;
 EXCEPTION WHEN OTHERS THEN

@@ -213,3 +213,20 @@ fn ten_thousand_tasks_of_one_instant_come_due_in_order() {
     in_order(&mut client, "default", 37);
     assert_eq!(count(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'"), 10_000);
 }
+
+#[test]
+fn without_a_worker_maintain_finds_what_no_session_announced() {
+    let extra = "queue.sweep_interval = '1s'\nqueue.worker_enabled = off";
+    let cluster = Cluster::start_with("lane-maintain", &Settings { preload: true, extra });
+    let mut client = cluster.connect();
+    run(&mut client, "CREATE EXTENSION queue_ext");
+    let claimed = "SELECT count(*) FROM queue.claim()";
+    assert_eq!(client.query_one(claimed, &[]).expect("claim").get::<_, i64>(0), 0);
+    run(
+        &mut client,
+        "BEGIN; ALTER TABLE queue.tasks DISABLE TRIGGER tasks_announced; INSERT INTO queue.tasks (queue) VALUES ('default');
+         ALTER TABLE queue.tasks ENABLE ALWAYS TRIGGER tasks_announced; COMMIT",
+    );
+    run(&mut client, "CALL queue.maintain()");
+    assert_eq!(client.query_one(claimed, &[]).expect("claim").get::<_, i64>(0), 1);
+}

@@ -9,6 +9,13 @@ $$;
 COMMENT ON FUNCTION queue_internal.announce_task IS
     'Announces tasks to the library. The SQL-only edition has none.';
 
+CREATE FUNCTION queue_internal.sweep_lanes() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+END
+$$;
+COMMENT ON FUNCTION queue_internal.sweep_lanes IS 'Does nothing: this edition has no lanes.';
+
 -- SQL cannot count the index entries of dead rows.
 
 CREATE FUNCTION queue_internal.next_level(in_bucket integer, queue text, level integer) RETURNS integer
