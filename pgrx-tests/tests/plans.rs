@@ -19,10 +19,13 @@ const MOST: u64 = 2_500;
 
 /// Statements that read everything because that is their task: the first group of a queue, a smaller limit of groups, reports
 /// for people, bulk changes by a filter, and the search for expired leases.
-const READ_ALL: [&str; 6] = [
+const READ_ALL: [&str; 8] = [
     "generate_series(0, 4095)",
     "FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue",
     "queue.stats",
+    // The functions of queue.stats and queue.workers.
+    "AS number, min(t.run_at) FILTER",
+    "t.queue <> ALL (known) AND coalesce",
     "'warning'",
     "t.id > $1 AND t.id <=",
     "array_agg(t.id ORDER BY t.lease_until DESC)",
