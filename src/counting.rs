@@ -70,7 +70,7 @@ fn counted(
     TableIterator::new(numbers.collect::<Vec<_>>())
 }
 
-/// The tables, if the lanes know what there is in them as this transaction sees it.
+/// The tables, unless this transaction sees something else in them than what is published to the lanes.
 pub fn countable() -> Option<Tables> {
     // SAFETY: reads the state of the server and of the transaction, and the catalog.
     unsafe {

@@ -23,7 +23,7 @@ const READ_ALL: [&str; 8] = [
     "generate_series(0, 4095)",
     "FROM queue_internal.locks AS l WHERE l.queue = lock_claimed.queue",
     "queue.stats",
-    // The functions of queue.stats and queue.workers.
+    // queue.stats and queue.workers, where they count: count_tables and running_tasks.
     "AS number, min(t.run_at) FILTER",
     "t.queue <> ALL (known) AND coalesce",
     "'warning'",

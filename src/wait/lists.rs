@@ -120,6 +120,12 @@ pub fn next_time() -> i64 {
     LISTS.with_borrow(|lists| lists.iter().map(next).min().unwrap_or(NEVER))
 }
 
+/// Whether another process has woken this one, or it is in no list.
+pub fn is_woken() -> bool {
+    let stands = |hash: &u64| lanes::with(*hash, |slot| slot.waiters.has_caller()) == Some(true);
+    LISTS.with_borrow(|lists| lists.is_empty() || !lists.iter().all(stands))
+}
+
 /// Until when this process need not check by itself, because others have checked all of its queues within the interval;
 /// none if it has to check now, for all that wait.
 pub fn checked_until(interval: i64) -> Option<i64> {

@@ -54,20 +54,25 @@ pub unsafe fn sleep(call: &mut Call, mut check: NextCheck) {
         let left = Leaving;
         point!(WaitSleeps);
         call.checks_for_all = false;
-        for turn in 0.. {
+        let mut left_to_others = left_to_others();
+        loop {
             sleep_until(check.time());
             point!(WaitWoken);
             end_if_client_is_gone();
             let moment = now();
-            if moment < check.for_all || check.alone <= moment {
+            if check.alone <= moment || lists::is_woken() {
                 break;
+            } else if moment < check.for_all {
+                // A latch is also set for other reasons, and the clock may be slower than the timer.
+                continue;
             }
             let until = lists::checked_until(check.interval);
             call.checks_for_all = until.is_none();
             match until {
-                Some(until) if turn < left_to_others() => check.for_all = until,
+                Some(until) if left_to_others > 0 => check.for_all = until,
                 _ => break,
             }
+            left_to_others -= 1;
         }
         std::mem::forget(left);
         if alone {
@@ -91,7 +96,7 @@ impl Drop for Leaving {
 /// Sleeps until the latch is set or the time has passed.
 pub fn sleep_until(time: i64) {
     let left = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
-    // The latch counts whole milliseconds, and a session that wakes before the time would be taken for one that was woken.
+    // The latch counts whole milliseconds.
     let left = Duration::from_millis(left.div_ceil(1000).max(1));
     crate::process::sleep(crate::process::Sleep::Wait, left);
 }

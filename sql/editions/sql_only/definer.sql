@@ -1,5 +1,6 @@
 -- Public functions run with the rights of the owner and check those of their caller (internal/rights.sql). So do the
--- internal functions that views call, and those that procedures call, because a procedure that commits cannot be SECURITY DEFINER itself.
+-- internal functions that views call, and those that procedures call, because a procedure that commits cannot be
+-- SECURITY DEFINER itself.
 --
 -- Functions that only the owner may call, and those that only read views, keep the rights of their caller.
 
