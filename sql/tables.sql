@@ -284,8 +284,20 @@ CREATE TABLE queue_internal.events (
     due_at    timestamptz NOT NULL DEFAULT '-infinity',
     tries     integer     NOT NULL DEFAULT 0,
     error     text,
+    -- Of a group: the smallest id of the tasks that have come to it, null if none have (raise_group_head).
+    arrived   bigint,
     CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
+);
+
+-- Groups with many dead index entries: no task of the group has a smaller id (internal/groups.sql).
+CREATE TABLE queue_internal.group_heads (
+    queue      text COLLATE "C" NOT NULL,
+    group_key  text COLLATE "C" NOT NULL,
+    first_id   bigint NOT NULL,
+    changes    integer NOT NULL DEFAULT 1,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
 );
 
 -- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.

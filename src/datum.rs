@@ -43,6 +43,24 @@ pub fn text(text: &[u8]) -> pg_sys::Datum {
     unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(text.as_ptr().cast(), text.len() as i32)) }
 }
 
+/// An array of texts in the current memory context.
+pub fn text_array(texts: &[Vec<u8>]) -> pg_sys::Datum {
+    let mut elements: Vec<_> = texts.iter().map(|each| text(each)).collect();
+    let align = pg_sys::TYPALIGN_INT as std::ffi::c_char;
+    // SAFETY: copies the elements, which are texts.
+    unsafe {
+        let array = pg_sys::construct_array(
+            elements.as_mut_ptr(),
+            elements.len() as i32,
+            pg_sys::TEXTOID,
+            -1,
+            false,
+            align,
+        );
+        pg_sys::Datum::from(array)
+    }
+}
+
 /// The length of an interval in microseconds, with a year of 365.25 days and a month of 30, as `extract(epoch ...)`
 /// computes it.
 ///

@@ -67,6 +67,7 @@ pub enum Point {
     FinishArchived,
     FinishTold,
     FinishByCore,
+    FinishGroups,
     FinishDependents,
     FinishClaims,
     // verbs/extend.rs

@@ -4,19 +4,19 @@
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
---   How:      a plain task, which has neither a key nor a group, is moved in one statement, and the next one looks for its
---             dependents: see notify_dependents()
+--   How:      a plain task, which has no key, is moved in one statement, and the next one looks for its dependents: see
+--             notify_dependents()
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
-    done bigint;
+    done queue.tasks;
 BEGIN
     WITH ended AS (
         DELETE FROM queue.tasks AS t
         WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
-          AND t.key IS NULL AND t.group_key IS NULL
+          AND t.key IS NULL
           AND (SELECT q.keep_history AND q.keep_payloads AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
           AND queue_internal.has_right('worker', t.queue)
         RETURNING t.*
@@ -29,10 +29,13 @@ BEGIN
                e.payload, e.progress, e.errors, complete.result
         FROM ended AS e
     )
-    SELECT e.id INTO done FROM ended AS e;
-    IF done IS NOT NULL THEN
-        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
-            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
+    SELECT e.id, e.queue, e.group_key INTO done.id, done.queue, done.group_key FROM ended AS e;
+    IF done.id IS NOT NULL THEN
+        IF done.group_key IS NOT NULL THEN
+            PERFORM queue_internal.hand_over(ARRAY[done.queue], ARRAY[done.group_key]);
+        END IF;
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done.id) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done.id], 'completed');
         END IF;
         RETURN;
     END IF;

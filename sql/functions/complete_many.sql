@@ -95,6 +95,9 @@ SET enable_sort = on
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    queues     text[];
+    group_keys text[];
 BEGIN
     WITH given AS MATERIALIZED (
         SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
@@ -102,7 +105,7 @@ BEGIN
              WITH ORDINALITY AS g (id, token, result, position)
         ORDER BY g.id, g.token, g.position
     ), found AS MATERIALIZED (
-        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AND t.group_key IS NULL AS plain,
+        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AS plain,
                -- What the history keeps: 0 for nothing, 1 for all but the payload, 2 for all. Null if the queue has more to do.
                -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
                -- task ended (archive).
@@ -115,7 +118,7 @@ BEGIN
     ), ended AS (
         DELETE FROM queue.tasks AS t USING found AS f
         WHERE t.id = f.id AND t.token IS NOT DISTINCT FROM f.token AND t.id = ANY (ids) AND t.state = 'running'
-          AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
+          AND t.key IS NULL AND f.kept IS NOT NULL
           AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
         RETURNING t.*, f.result, f.position, f.kept
     ), archived AS (
@@ -127,11 +130,16 @@ BEGIN
                CASE WHEN e.kept = 2 THEN e.payload END, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept > 0
     )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
+    SELECT array_agg(e.id), array_agg(e.position),
+           array_agg(e.queue) FILTER (WHERE e.group_key IS NOT NULL), array_agg(e.group_key) FILTER (WHERE e.group_key IS NOT NULL)
+    INTO done, positions, queues, group_keys FROM ended AS e;
+    IF queues IS NOT NULL THEN
+        PERFORM queue_internal.hand_over(queues, group_keys);
+    END IF;
     -- In a statement after the one that deleted the tasks: see notify_dependents().
     PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
     WHERE (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id LIMIT 1) IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.complete_plain IS
-    'Completes the tasks that have neither a key nor a group, in queues without max_running.';
+    'Completes the tasks that have no key, in queues without max_running.';

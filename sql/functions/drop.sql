@@ -58,6 +58,7 @@ BEGIN
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'

@@ -448,7 +448,7 @@ BEGIN
     WHERE t.id = task.id;
     PERFORM queue_internal.delete_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
 END
 $$;

@@ -98,7 +98,9 @@ BEGIN
         -- Work that failed may be pushed again at once.
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
-    IF task.group_key IS NOT NULL THEN
+    IF task.group_key IS NOT NULL AND task.admission = 1 THEN
+        PERFORM queue_internal.hand_over(ARRAY[task.queue], ARRAY[task.group_key]);
+    ELSIF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
@@ -241,8 +243,8 @@ BEGIN
         admission = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key)
-        VALUES (task.queue, task.group_key), (to_queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived)
+        VALUES (task.queue, task.group_key, NULL), (to_queue, task.group_key, task.id);
     END IF;
     RETURN true;
 END

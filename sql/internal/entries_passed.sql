@@ -11,6 +11,12 @@ RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order'
 COMMENT ON FUNCTION queue_internal.entries_passed IS
     'Returns how many index entries this session has read in search of tasks and events.';
 
+CREATE FUNCTION queue_internal.group_entries_passed() RETURNS bigint
+LANGUAGE sql
+RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_group')), 0);
+COMMENT ON FUNCTION queue_internal.group_entries_passed IS
+    'Returns how many index entries this session has read in search of the tasks of groups.';
+
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -120,23 +120,23 @@ CREATE FUNCTION queue_internal.process_event(
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    ids  bigint[];
-    last bigint;
-    done boolean;
+    ids     bigint[];
+    arrived bigint;
+    last    bigint;
+    done    boolean;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
                      ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
-        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
-                     WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
-                       -- Not one that is for a later time (rates.sql).
-                       AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                     ORDER BY e.queue, e.group_key, e.id LIMIT 100);
-        -- One of them may be there because an option has changed since "source" was read.
-        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = event.queue;
-        done := source.name IS NULL OR queue_internal.admit_next(source, event.group_key, until);
+        SELECT array_agg(f.id), least(min(f.arrived), event.arrived) INTO ids, arrived FROM (
+            SELECT e.id, e.arrived FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+              -- Not one that is for a later time (rates.sql).
+              AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+            ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
+        done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);

@@ -20,8 +20,12 @@ COMMENT ON FUNCTION queue_internal.first_task IS
 CREATE FUNCTION queue_internal.move_scan_start_back(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    scan_start queue_internal.scan_start := queue_internal.get_scan_start(task.queue);
+    scan_start queue_internal.scan_start;
 BEGIN
+    IF NOT queue_internal.has_scan_starts() THEN
+        RETURN;
+    END IF;
+    scan_start := queue_internal.get_scan_start(task.queue);
     IF (task.priority, task.run_at) < (scan_start.level, scan_start.head) THEN
         scan_start.level := task.priority;
         scan_start.head := task.run_at;

@@ -1,8 +1,9 @@
 -- Groups: which tasks of a group may run.
 --
 --   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
---   that have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an
---   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
+--   that have to wait, however many there are. The end of an admitted task admits the next one in the same transaction
+--   (hand_over). Whatever else may admit one (a push, a retry) leaves an event, and so does an end that cannot; the
+--   claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
@@ -61,9 +62,10 @@ COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new
 
 -- Returns how many tasks of a group are admitted, how many of those are not running yet, and the last of these. "used" is
 -- how much of the group's rate limit these and the starts of the last period use up, null if it has none. This is one query,
--- so that a task that starts meanwhile is counted once.
+-- so that a task that starts meanwhile is counted once. "first_id": no task of the group has a smaller id (raise_group_head).
 CREATE FUNCTION queue_internal.admitted_of(
-    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
+    source queue.queues, group_key text, first_id bigint DEFAULT -9223372036854775808,
+    OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -85,12 +87,15 @@ BEGIN
                     AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) END
     INTO admitted, ready, latest, used
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key
+      -- Not a condition on the id alone, for which the planner would use the index on ids.
+      AND (t.admission, t.id) >= (is_admitted, first_id) AND t.admission <= is_admitted;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
-CREATE FUNCTION queue_internal.waiting_before(source queue.queues, group_key text, id bigint) RETURNS bigint
+CREATE FUNCTION queue_internal.waiting_before(
+    source queue.queues, group_key text, id bigint, first_id bigint) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -105,8 +110,9 @@ DECLARE
 BEGIN
     RETURN (SELECT count(*) FROM (
                 SELECT FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission = is_blocked
-                  AND t.id < waiting_before.id AND t.state = 'waiting'
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key
+                  AND (t.admission, t.id) >= (is_blocked, first_id) AND (t.admission, t.id) < (is_blocked, waiting_before.id)
+                  AND t.state = 'waiting'
                 ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b);
 END
 $$;
@@ -118,7 +124,7 @@ COMMENT ON FUNCTION queue_internal.waiting_before IS
 -- delayed and others pass it, so that it becomes open, whatever the limit.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
-    OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
+    first_id bigint DEFAULT -9223372036854775808, OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -145,13 +151,15 @@ BEGIN
     -- queues.
     SELECT w.id, w.state, w.weight, w.run_at INTO first FROM (
         (SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+         WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+           AND (t.admission, t.id) >= (is_blocked, first_id)
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state, o.weight, o.run_at FROM (
              SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
+             WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+               AND (t.admission, t.id) >= (is_open, first_id) AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
@@ -163,11 +171,12 @@ BEGIN
         -- behind as many of them as may run.
         SELECT b.id, b.state, b.weight, b.run_at INTO first FROM (
             SELECT t.id, t.state, t.weight, t.run_at, t.admission FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission = is_blocked
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+              AND (t.admission, t.id) >= (is_blocked, first_id)
             ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
         WHERE b.state = 'queued' ORDER BY b.admission, b.id LIMIT 1;
         waiting := CASE WHEN first.id IS NULL THEN source.max_running_per_group
-                        ELSE queue_internal.waiting_before(source, group_key, first.id) END;
+                        ELSE queue_internal.waiting_before(source, group_key, first.id, first_id) END;
     END IF;
     has_room := admitted + waiting < source.max_running_per_group;
     -- A delayed task that others pass is only opened.
@@ -181,7 +190,8 @@ BEGIN
     ELSIF latest > first.id THEN
         withdraw := latest;
     ELSIF waiting > 0
-          AND admitted + queue_internal.waiting_before(source, group_key, latest) > source.max_running_per_group THEN
+          AND admitted + queue_internal.waiting_before(source, group_key, latest, first_id)
+              > source.max_running_per_group THEN
         withdraw := latest;
     ELSIF has_room AND source.group_rate_limit IS NOT NULL THEN
         not_before := queue_internal.group_free_at(
@@ -194,32 +204,83 @@ COMMENT ON FUNCTION queue_internal.next_admission IS
     'Returns which task of a group to admit next, or whose admission to withdraw.';
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
--- group has to be checked again, because another transaction admits its tasks or has the next task locked.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
+-- group has to be checked again, because another transaction admits its tasks or has the next task locked. "arrived" is the
+-- smallest id among the tasks that have come to the group since it was last checked, null if none have.
+--   Why one statement for the usual case: each further one costs as much as what it does.
+CREATE FUNCTION queue_internal.admit_next(
+    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    now   record;
-    step  record;
-    next  queue.tasks;
+    -- In variables, as in admitted_of.
+    is_open     CONSTANT smallint := 0;
+    is_admitted CONSTANT smallint := 1;
+    is_blocked  CONSTANT smallint := 2;
+    source     queue.queues;
+    entries    bigint;
+    head       bigint;
+    changes    integer;
+    first      bigint;
+    now        record;
+    step       record;
+    next       queue.tasks;
+    is_full    boolean := false;
 BEGIN
-    IF NOT queue_internal.lock_group(source.name, group_key) THEN
+    IF NOT queue_internal.lock_group(queue, group_key) THEN
         RETURN false;
     END IF;
-    -- Again, because a smaller limit may have been set since the caller read it. From now on this lock prevents that.
-    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = source.name;
+    -- A smaller limit may have been set meanwhile. From now on this lock prevents that.
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = admit_next.queue;
     IF NOT FOUND THEN
         RETURN true;
     END IF;
-    SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
-    LOOP
+    entries := queue_internal.group_entries_passed();
+    SELECT h.first_id, h.changes INTO head, changes FROM queue_internal.group_heads AS h
+    WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+    IF arrived < head THEN
+        UPDATE queue_internal.group_heads AS h SET first_id = arrived
+        WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+        head := arrived;
+    END IF;
+    first := coalesce(head, -9223372036854775808);
+    IF source.max_running_per_group = 1 AND source.delayed_head = 'block' AND source.group_rate_limit IS NULL
+       AND NOT source.fair_groups THEN
+        -- The first task if it is blocked and queued, and nothing else in the group is admitted or open.
+        UPDATE queue.tasks AS t SET admission = 1
+        WHERE t.id = (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.id = (SELECT b.id FROM queue.tasks AS b
+                          WHERE b.queue = source.name AND b.group_key = admit_next.group_key
+                            AND (b.admission, b.id) >= (is_blocked, first)
+                          ORDER BY b.admission, b.id LIMIT 1)
+              AND (SELECT a.id FROM queue.tasks AS a
+                   WHERE a.queue = source.name AND a.group_key = admit_next.group_key
+                     AND (a.admission, a.id) >= (is_admitted, first) AND a.admission <= is_admitted
+                   ORDER BY a.admission, a.id LIMIT 1) IS NULL
+              AND (SELECT o.id FROM queue.tasks AS o
+                   WHERE o.queue = source.name AND o.group_key = admit_next.group_key
+                     AND (o.admission, o.id) >= (is_open, first) AND o.admission <= is_open
+                   ORDER BY o.admission, o.id LIMIT 1) IS NULL
+              AND l.admission = is_blocked AND l.state = 'queued'
+              AND l.queue = source.name AND l.group_key = admit_next.group_key
+            FOR NO KEY UPDATE SKIP LOCKED)
+        RETURNING t.* INTO next;
+        is_full := FOUND;
+    END IF;
+    IF is_full THEN
+        PERFORM queue_internal.move_scan_start_back(next);
+    ELSE
+        SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key, first) AS a;
+    END IF;
+    WHILE NOT is_full LOOP
         SELECT s.* INTO step
-        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used) AS s;
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used, first) AS s;
         IF step.withdraw IS NOT NULL THEN
             UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
@@ -229,7 +290,7 @@ BEGIN
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key, first) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
             -- It may have been delayed since next_admission read it.
@@ -249,21 +310,113 @@ BEGIN
             now.ready := now.ready + next.admission;
             now.used := now.used + next.admission * least(next.weight, source.group_rate_limit);
             now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+            -- Nothing to withdraw either, if no other waits to be claimed. Where delayed tasks are passed, they are opened.
+            is_full := now.admitted = source.max_running_per_group AND now.ready = 1 AND source.delayed_head = 'block';
         ELSE
             IF step.not_before IS NOT NULL THEN
                 PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
             END IF;
-            RETURN true;
+            EXIT;
         END IF;
         IF clock_timestamp() >= until THEN
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, admit_next.group_key);
-            RETURN true;
+            EXIT;
         END IF;
     END LOOP;
+    IF queue_internal.group_entries_passed() > entries + 100 + 4 * coalesce(changes, 0) THEN
+        PERFORM queue_internal.raise_group_head(source.name, group_key, first);
+    END IF;
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admit_next IS
     'Admits tasks of a group up to its limit; false if that has to wait.';
+
+-- The head of a group: no task of the group has a smaller id.
+--
+--   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
+--   prevents that, each admission would read all of the group's. So one that has read more than a hundred stores the
+--   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
+--   a few more entries: both together grow with the square root of the number of dead entries.
+--   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come blocked,
+--   with an event that has their ids, and whoever processes it lowers the head. Only the transaction that has the group
+--   locked changes it.
+--   A head may be deleted at any time. So heads that were not changed for an hour are (retire_group_heads), and they are
+--   neither dumped nor moved to another edition.
+CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    head bigint;
+BEGIN
+    -- Before the tasks are read: later ones have larger ids, or come with an event.
+    head := pg_sequence_last_value('queue.tasks_id_seq');
+    SELECT least(head, min(f.id)) INTO head
+    FROM generate_series(0, 2) AS a (admission),
+         LATERAL (SELECT t.id FROM queue.tasks AS t
+                  WHERE t.queue = raise_group_head.queue AND t.group_key = raise_group_head.group_key
+                    AND (t.admission, t.id) >= (a.admission, raise_group_head.first_id) AND t.admission <= a.admission
+                  ORDER BY t.admission, t.id LIMIT 1) AS f;
+    INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
+    VALUES (raise_group_head.queue, raise_group_head.group_key, head)
+    ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
+    SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_group_head IS
+    'Stores that no task of a group has a smaller id than the first one there is.';
+
+CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM queue_internal.group_heads AS h
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
+        FOR UPDATE SKIP LOCKED);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes the heads of groups that were not changed for an hour.';
+
+-- queue_internal.hand_over(queues, group_keys)
+--
+--   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
+--   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
+--   snapshot may be older than the lock.
+CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    until   CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    rest    integer[] := ARRAY(SELECT generate_subscripts(queues, 1));
+    blocked integer[] := '{}';
+BEGIN
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        BEGIN
+            FOR number IN 1 .. cardinality(queues) LOOP
+                IF clock_timestamp() >= until
+                   OR NOT queue_internal.admit_next(queues[number], group_keys[number], until) THEN
+                    blocked := blocked || number;
+                END IF;
+            END LOOP;
+            rest := blocked;
+        EXCEPTION WHEN OTHERS THEN
+            -- What was admitted is rolled back as well, and "rest" still has all groups.
+        END;
+    END IF;
+    IF rest <> '{}' THEN
+        INSERT INTO queue_internal.events (queue, group_key)
+        SELECT queues[r.number], group_keys[r.number] FROM unnest(rest) AS r (number);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
 -- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
 -- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
@@ -293,7 +446,7 @@ BEGIN
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
-    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
@@ -314,7 +467,7 @@ BEGIN
           AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
                OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
     END IF;
-    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.recheck_group IS

@@ -287,8 +287,9 @@ BEGIN
         IF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            INSERT INTO queue_internal.events (queue, group_key)
-            SELECT source.name, sweep_groups.group_key
+            -- It has read all of the group, in case a task came without an event.
+            INSERT INTO queue_internal.events (queue, group_key, arrived)
+            SELECT source.name, sweep_groups.group_key, -9223372036854775808
             -- The ORDER BY as in has_event.
             WHERE (SELECT e.id FROM queue_internal.events AS e
                    WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key

@@ -20,6 +20,11 @@ DECLARE
     source  queue.queues;
     misfit  queue.tasks;
 BEGIN
+    -- Only a dump brings tasks that are already admitted, for which there is no event.
+    IF TG_NARGS > 0 THEN
+        DELETE FROM queue_internal.group_heads AS h
+        WHERE EXISTS (SELECT FROM inserted AS i WHERE i.queue = h.queue AND i.group_key = h.group_key);
+    END IF;
     -- Most tasks are as simple as these, in queues without policies for pushes.
     PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
     WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL
@@ -69,9 +74,10 @@ BEGIN
             END IF;
         END IF;
         IF arrival.blocked THEN
-            INSERT INTO queue_internal.events (queue, group_key)
-            SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2;
+            INSERT INTO queue_internal.events (queue, group_key, arrived)
+            SELECT i.queue, i.group_key, min(i.id) FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2
+            GROUP BY i.queue, i.group_key;
         END IF;
     END LOOP;
     RETURN NULL;

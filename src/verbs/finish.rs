@@ -2,7 +2,7 @@
 
 use super::queue;
 use crate::clock::now;
-use crate::datum::text;
+use crate::datum::{text, text_array, text_of};
 use crate::fallback::Reason;
 use crate::heap::columns::{self, history, task};
 use crate::heap::row::Row;
@@ -37,6 +37,8 @@ pub struct Finisher {
     settings: Option<(Vec<u8>, queue::Settings)>,
     /// The tasks that were finished, and whose dependents are not notified yet.
     finished: Vec<i64>,
+    /// The queues and keys of the groups of those tasks.
+    groups: [Vec<Vec<u8>>; 2],
 }
 
 impl Finisher {
@@ -47,7 +49,7 @@ impl Finisher {
         unsafe {
             let tasks = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
             let by_tid = ByTid::open(tasks);
-            Ok(Self { tables, tasks, by_tid, history: None, settings: None, finished: Vec::new() })
+            Ok(Self { tables, tasks, by_tid, history: None, settings: None, finished: Vec::new(), groups: Default::default() })
         }
     }
 
@@ -167,9 +169,9 @@ impl Finisher {
         Step::Done
     }
 
-    /// Checks that the end of the task has no effects on other tasks: no key, no group, no limit.
+    /// Checks that the end of the task has no effects but on its group and its dependents: no key, no limit.
     unsafe fn check(&mut self, row: &Task) -> Result<(), Reason> {
-        if row.get(task::KEY).is_some() || row.get(task::GROUP_KEY).is_some() {
+        if row.get(task::KEY).is_some() {
             return Err(Reason::Policy);
         }
         // SAFETY: the queue of a task is a text.
@@ -204,19 +206,27 @@ impl Finisher {
             }
             transaction::counted(&queue, Item::RUNNING, -1);
             transaction::removed(&queue, key, row.long(task::LEASE_UNTIL));
+            if let Some(group) = row.get(task::GROUP_KEY) {
+                self.groups[0].push(row.queue().to_vec());
+                self.groups[1].push(text_of(group).to_vec());
+            }
         }
         self.finished.push(key.id);
         point!(FinishArchived);
     }
 
-    /// Inserts the remaining rows of the history, and notifies the dependents of the finished tasks: after all
-    /// deletions, or it would miss a dependent that another session is adding.
+    /// Inserts the remaining rows of the history, hands the groups of the finished tasks over, and notifies their
+    /// dependents: after all deletions, or it would miss a dependent that another session is adding.
     pub unsafe fn flush(&mut self) {
         self.history.iter_mut().for_each(Inserter::store);
         let finished = std::mem::take(&mut self.finished);
+        let groups = std::mem::take(&mut self.groups);
         // SAFETY: the snapshot is taken after the deletions; the index begins with the predecessor.
         unsafe {
             pg_sys::CommandCounterIncrement();
+            if !groups[0].is_empty() {
+                hand_over(groups);
+            }
             let (table, key) = open_by_key(self.tables.dependencies, &columns::DEPENDENCIES_KEY)
                 .unwrap_or_else(|_| error!("queue_internal.dependencies has lost its primary key"));
             let mut predecessors = Vec::new();
@@ -275,6 +285,19 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
     kept.set(history::FINISHED_AT, finished_at);
     kept.set_option(history::RESULT, result);
     kept
+}
+
+/// Admits the next tasks of groups, in SQL.
+fn hand_over(groups: [Vec<Vec<u8>>; 2]) {
+    let query = "SELECT queue_internal.hand_over($1, $2)";
+    // SAFETY: each is an array of texts.
+    let arguments = groups
+        .map(|texts| unsafe { pgrx::datum::DatumWithOid::new(text_array(&texts), pg_sys::TEXTARRAYOID) });
+    let done = Spi::connect_mut(|client| client.update(query, Some(1), &arguments).map(|_| ()));
+    if let Err(error) = done {
+        error!("the next tasks of groups could not be admitted: {error}");
+    }
+    point!(FinishGroups);
 }
 
 /// Writes the outcome of completed tasks to their dependents, in SQL.

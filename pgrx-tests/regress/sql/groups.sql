@@ -204,7 +204,7 @@ UPDATE queue.tasks SET admission = 2 WHERE queue = 'opened' AND state = 'queued'
 SELECT s.admit IS NOT NULL AS admits, s.opens
 FROM queue.queues AS q, queue_internal.admitted_of(q, 'g') AS a,
      queue_internal.next_admission(q, 'g', a.admitted, a.ready, a.latest, a.used) AS s WHERE q.name = 'opened';
-SELECT queue_internal.admit_next(q, 'g', 'infinity') FROM queue.queues AS q WHERE q.name = 'opened';
+SELECT queue_internal.admit_next('opened', 'g', 'infinity');
 SELECT state, admission FROM queue.tasks WHERE queue = 'opened' ORDER BY id;
 ROLLBACK;
 
