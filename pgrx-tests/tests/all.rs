@@ -16,6 +16,7 @@ mod encodings;
 mod events;
 mod examples;
 mod fuzz;
+mod groups;
 mod handlers;
 mod health;
 mod injection;

@@ -27,6 +27,7 @@
 //! | `events` | `process_each`, `process_event`, `postpone_event` |
 //! | `lock_dependent`, `check_dependent`, `delete_dependencies` | `process_dependent`, `unblock`, `delete_dependencies` |
 //! | `lock_group`, `count_admitted`, `admit`, `next_admission` | `lock_group`, `admitted_of`, `admit_next`, `next_admission` |
+//! | `hand_over` | `hand_over` |
 //! | `Sweep` | `sweep_dependencies`, `sweep_awaits`, `sweep_batches`, `sweep_groups`; for lanes `Lane::reread` |
 //! | `Round`, `RaiseMark`, `Expire` | `Worker::process_events`; `tokens::raised`; `expiry::end`, `end_expired` |
 //! | `commit`, `publish` | `CommitTransaction`; `Pending::publish`, run by the callback after the commit |

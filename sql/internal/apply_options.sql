@@ -161,9 +161,11 @@ BEGIN
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
         FROM (SELECT k.id FROM locked AS k UNION SELECT a.id FROM admitted AS a) AS l WHERE t.id = l.id;
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL;
+        -- With their ids, because the tasks that were open until now left no event when they came.
+        INSERT INTO queue_internal.events (queue, group_key, arrived)
+        SELECT t.queue, t.group_key, min(t.id) FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL
+        GROUP BY t.queue, t.group_key;
     END IF;
     PERFORM queue_internal.announce_task(source.name, clock_timestamp());
 END

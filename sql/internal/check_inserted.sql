@@ -18,7 +18,7 @@ BEGIN
         END IF;
     END IF;
     PERFORM queue_internal.check_backoff(task.backoff);
-    IF task.admission = 2 AND task.group_key IS NOT NULL THEN
+    IF task.admission <> 0 AND task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
 END

@@ -161,7 +161,13 @@ BEGIN
                             WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE;
                             IF NOT FOUND THEN
-                                -- It has ended, and other tasks may have waited for that.
+                                -- It has ended, and other tasks may have waited for that. They are due by now, and may
+                                -- have moved the scan start.
+                                moment := clock_timestamp();
+                                IF scan_from.until IS NOT NULL THEN
+                                    scan_from := queue_internal.get_scan_start(source.name);
+                                END IF;
+                                fresh := true;
                                 more := true;
                                 again := true;
                                 CONTINUE;

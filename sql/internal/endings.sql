@@ -98,7 +98,7 @@ BEGIN
         -- Work that failed may be pushed again at once.
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
-    IF task.group_key IS NOT NULL AND task.admission = 1 THEN
+    IF task.group_key IS NOT NULL AND task.state = 'running' THEN
         PERFORM queue_internal.hand_over(ARRAY[task.queue], ARRAY[task.group_key]);
     ELSIF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
@@ -114,7 +114,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.on_task_end IS
-    'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
+    'Releases the key and the slot of a task that has ended, gives its turn in its group to the next one, and leaves events '
+    'for its dependents.';
 
 CREATE FUNCTION queue_internal.announce_free_slot(queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$

@@ -1,12 +1,12 @@
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
---   a group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   a group, a retry in a group, an end that could not admit the next task itself (hand_over). The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
 --   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
---             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
+--             10 ms to 1 s because a transaction has a row locked, and to 10 s because of an error, by a constraint or a
 --             trigger that somebody added, which is logged once, for a few events of each queue (may_log.sql), and
 --             shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
@@ -173,8 +173,9 @@ COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and dele
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    later CONSTANT timestamptz :=
-        clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), interval '10 seconds');
+    -- A lock may be released at any time.
+    longest CONSTANT interval := CASE WHEN postpone_event.error IS NULL THEN '1 second' ELSE '10 seconds' END;
+    later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
     SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)

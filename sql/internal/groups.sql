@@ -1,8 +1,8 @@
 -- Groups: which tasks of a group may run.
 --
 --   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
---   that have to wait, however many there are. The end of an admitted task admits the next one in the same transaction
---   (hand_over). Whatever else may admit one (a push, a retry) leaves an event, and so does an end that cannot; the
+--   that have to wait, however many there are. Where one task of a group may run at a time, the end of that task admits
+--   the next one in the same transaction (hand_over). Whatever else may admit one (a push, a retry) leaves an event; the
 --   claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
@@ -338,12 +338,80 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 --   prevents that, each admission would read all of the group's. So one that has read more than a hundred stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
---   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come blocked,
---   with an event that has their ids, and whoever processes it lowers the head. Only the transaction that has the group
---   locked changes it.
---   A head may be deleted at any time. So heads that were not changed for an hour are (retire_group_heads), and they are
---   neither dumped nor moved to another edition.
+--   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
+--   event that has their ids, and whoever processes it lowers the head. Tasks that are open come without one; they get it
+--   when they are blocked. What came without triggers the sweep finds.
+--   Only the transaction that has the group locked changes its head or deletes it. Heads that were not changed for an hour
+--   are deleted. They are neither dumped nor moved to another edition.
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Read before the tasks: later ones have larger ids, or come with an event. Null if there was none yet.
+    head bigint := pg_sequence_last_value('queue.tasks_id_seq');
+BEGIN
+    head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
+    -- Tasks that are not dead may be as many.
+    IF head > first_id THEN
+        INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head)
+        ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
+        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_group_head IS
+    'Stores that no task of a group has a smaller id than the first one there is.';
+
+CREATE FUNCTION queue_internal.first_of_group(
+    queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT min(f.id)
+        FROM generate_series(0, 2) AS a (admission),
+             LATERAL (SELECT t.id FROM queue.tasks AS t
+                      WHERE t.queue = first_of_group.queue AND t.group_key = first_of_group.group_key
+                        AND (t.admission, t.id) >= (a.admission, first_of_group.first_id) AND t.admission <= a.admission
+                      ORDER BY t.admission, t.id LIMIT 1) AS f);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
+
+CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    old record;
+BEGIN
+    FOR old IN
+        SELECT h.queue, h.group_key FROM queue_internal.group_heads AS h
+        WHERE h.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
+        LIMIT 1000
+    LOOP
+        IF queue_internal.lock_group(old.queue, old.group_key) THEN
+            DELETE FROM queue_internal.group_heads AS h WHERE h.queue = old.queue AND h.group_key = old.group_key;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of groups that were not changed for an hour.';
+
+-- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
+--
+--   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
+--   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and beyond a hundred groups: it has
+--   a group locked until this transaction ends, also against others that share its lock.
+--   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
+--             needs no subtransaction
+CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
+RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -353,66 +421,46 @@ SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    head bigint;
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+    until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    in_time    boolean := current_setting('transaction_isolation') = 'read committed';
+    source     text;
+    one        boolean;
+    admitted   boolean;
 BEGIN
-    -- Before the tasks are read: later ones have larger ids, or come with an event.
-    head := pg_sequence_last_value('queue.tasks_id_seq');
-    SELECT least(head, min(f.id)) INTO head
-    FROM generate_series(0, 2) AS a (admission),
-         LATERAL (SELECT t.id FROM queue.tasks AS t
-                  WHERE t.queue = raise_group_head.queue AND t.group_key = raise_group_head.group_key
-                    AND (t.admission, t.id) >= (a.admission, raise_group_head.first_id) AND t.admission <= a.admission
-                  ORDER BY t.admission, t.id LIMIT 1) AS f;
-    INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
-    VALUES (raise_group_head.queue, raise_group_head.group_key, head)
-    ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
-    SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
-END
-$$;
-COMMENT ON FUNCTION queue_internal.raise_group_head IS
-    'Stores that no task of a group has a smaller id than the first one there is.';
-
-CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    DELETE FROM queue_internal.group_heads AS h
-    WHERE (h.queue, h.group_key) IN (
-        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
-        WHERE o.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
-        FOR UPDATE SKIP LOCKED);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes the heads of groups that were not changed for an hour.';
-
--- queue_internal.hand_over(queues, group_keys)
---
---   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
---   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
---   snapshot may be older than the lock.
-CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE
-    until   CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
-    rest    integer[] := ARRAY(SELECT generate_subscripts(queues, 1));
-    blocked integer[] := '{}';
-BEGIN
-    IF current_setting('transaction_isolation') = 'read committed' THEN
-        BEGIN
-            FOR number IN 1 .. cardinality(queues) LOOP
-                IF clock_timestamp() >= until
-                   OR NOT queue_internal.admit_next(queues[number], group_keys[number], until) THEN
-                    blocked := blocked || number;
-                END IF;
-            END LOOP;
-            rest := blocked;
-        EXCEPTION WHEN OTHERS THEN
-            -- What was admitted is rolled back as well, and "rest" still has all groups.
-        END;
-    END IF;
-    IF rest <> '{}' THEN
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT queues[r.number], group_keys[r.number] FROM unnest(rest) AS r (number);
-    END IF;
+    FOR number IN 1 .. cardinality(queues) LOOP
+        IF source IS DISTINCT FROM queues[number] THEN
+            source := queues[number];
+            one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
+        END IF;
+        admitted := false;
+        IF one AND in_time AND number <= 100 THEN
+            -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
+            CONTINUE WHEN (
+                SELECT t.id FROM queue.tasks AS t
+                WHERE t.queue = source AND t.group_key = group_keys[number]
+                  AND (t.admission, t.id) >= (is_blocked, coalesce((
+                      SELECT h.first_id FROM queue_internal.group_heads AS h
+                      WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
+                ORDER BY t.admission, t.id LIMIT 1) IS NULL;
+            IF tasks_are_plain THEN
+                admitted := queue_internal.admit_next(source, group_keys[number], until);
+            ELSE
+                BEGIN
+                    admitted := queue_internal.admit_next(source, group_keys[number], until);
+                EXCEPTION WHEN OTHERS THEN
+                    IF queue_internal.may_log('event', source) THEN
+                        RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(source), SQLERRM;
+                    END IF;
+                END;
+            END IF;
+            in_time := clock_timestamp() < until;
+        END IF;
+        IF NOT admitted THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+        END IF;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS

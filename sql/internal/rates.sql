@@ -227,7 +227,7 @@ COMMENT ON FUNCTION queue_internal.group_free_at IS
     'Returns when starts of this weight of a group will have come back.';
 
 -- If several tasks of a group can run at a time, the next one may have to wait until this start no longer counts, and no
--- other event would cause the group to be checked then. Otherwise it waits for the end of this task, which adds an event.
+-- other event would cause the group to be checked then. Otherwise it waits for the end of this task.
 CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -86,7 +86,7 @@ BEGIN
         updated_at = clock_timestamp()
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
     PERFORM queue_internal.announce_free_slot(task.queue);
 END

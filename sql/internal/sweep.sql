@@ -258,6 +258,7 @@ DECLARE
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
     late    record;
     step    record;
+    first   bigint;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
@@ -284,12 +285,18 @@ BEGIN
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
              LATERAL queue_internal.next_admission(
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
-        IF step.not_before IS NOT NULL THEN
+        -- A task below the head of its group, which came without an event.
+        SELECT queue_internal.first_of_group(source.name, sweep_groups.group_key) INTO first
+        FROM queue_internal.group_heads AS h
+        WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key
+          AND h.first_id > queue_internal.first_of_group(source.name, sweep_groups.group_key);
+        IF FOUND THEN
+            INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+        ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            -- It has read all of the group, in case a task came without an event.
-            INSERT INTO queue_internal.events (queue, group_key, arrived)
-            SELECT source.name, sweep_groups.group_key, -9223372036854775808
+            INSERT INTO queue_internal.events (queue, group_key)
+            SELECT source.name, sweep_groups.group_key
             -- The ORDER BY as in has_event.
             WHERE (SELECT e.id FROM queue_internal.events AS e
                    WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key

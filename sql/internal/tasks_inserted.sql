@@ -20,15 +20,10 @@ DECLARE
     source  queue.queues;
     misfit  queue.tasks;
 BEGIN
-    -- Only a dump brings tasks that are already admitted, for which there is no event.
-    IF TG_NARGS > 0 THEN
-        DELETE FROM queue_internal.group_heads AS h
-        WHERE EXISTS (SELECT FROM inserted AS i WHERE i.queue = h.queue AND i.group_key = h.group_key);
-    END IF;
     -- Most tasks are as simple as these, in queues without policies for pushes.
     PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
     WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL
-       OR i.state <> 'queued' OR i.admission = 2 OR i.weight <> 1
+       OR i.state <> 'queued' OR i.admission <> 0 OR i.weight <> 1
        OR num_nonnulls(i.max_attempts, i.backoff, i.kind, i.lease, i.timeout, i.start_by, i.headers, i.lease_until, i.claimed_at,
                        i.cancel_requested_at) > 0
        OR NOT (isfinite(i.run_at) AND isfinite(i.created_at) AND isfinite(i.updated_at))
@@ -55,7 +50,8 @@ BEGIN
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.admission = 2) AS blocked, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
+        -- Those of a dump may be admitted already.
+        SELECT i.queue, bool_or(i.admission <> 0) AS grouped, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
                count(*) FILTER (WHERE i.errors IS NULL AND i.state = 'queued') AS queued,
                bool_or(i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL) AS undated
         FROM inserted AS i GROUP BY i.queue
@@ -73,10 +69,10 @@ BEGIN
                     WHERE i.queue = arrival.queue AND i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL));
             END IF;
         END IF;
-        IF arrival.blocked THEN
+        IF arrival.grouped THEN
             INSERT INTO queue_internal.events (queue, group_key, arrived)
             SELECT i.queue, i.group_key, min(i.id) FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission <> 0
             GROUP BY i.queue, i.group_key;
         END IF;
     END LOOP;

@@ -296,8 +296,20 @@ CREATE TABLE queue_internal.events (
     due_at    timestamptz NOT NULL DEFAULT '-infinity',
     tries     integer     NOT NULL DEFAULT 0,
     error     text,
+    -- Of a group: the smallest id of the tasks that have come to it, null if none have (raise_group_head).
+    arrived   bigint,
     CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
+);
+
+-- Groups with many dead index entries: no task of the group has a smaller id (internal/groups.sql).
+CREATE TABLE queue_internal.group_heads (
+    queue      text COLLATE "C" NOT NULL,
+    group_key  text COLLATE "C" NOT NULL,
+    first_id   bigint NOT NULL,
+    changes    integer NOT NULL DEFAULT 1,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
 );
 
 -- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.
@@ -1459,8 +1471,8 @@ BEGIN
         END IF;
     END IF;
     PERFORM queue_internal.check_backoff(task.backoff);
-    IF task.admission = 2 AND task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    IF task.admission <> 0 AND task.group_key IS NOT NULL THEN
+        INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
 END
 $$;
@@ -1491,7 +1503,7 @@ BEGIN
     -- Most tasks are as simple as these, in queues without policies for pushes.
     PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
     WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL
-       OR i.state <> 'queued' OR i.admission = 2 OR i.weight <> 1
+       OR i.state <> 'queued' OR i.admission <> 0 OR i.weight <> 1
        OR num_nonnulls(i.max_attempts, i.backoff, i.kind, i.lease, i.timeout, i.start_by, i.headers, i.lease_until, i.claimed_at,
                        i.cancel_requested_at) > 0
        OR NOT (isfinite(i.run_at) AND isfinite(i.created_at) AND isfinite(i.updated_at))
@@ -1518,7 +1530,8 @@ BEGIN
     PERFORM queue_internal.check_backoff(b.backoff)
     FROM (SELECT DISTINCT i.backoff FROM inserted AS i WHERE i.backoff IS NOT NULL) AS b;
     FOR arrival IN
-        SELECT i.queue, bool_or(i.admission = 2) AS blocked, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
+        -- Those of a dump may be admitted already.
+        SELECT i.queue, bool_or(i.admission <> 0) AS grouped, count(*) FILTER (WHERE i.errors IS NULL) AS fresh,
                count(*) FILTER (WHERE i.errors IS NULL AND i.state = 'queued') AS queued,
                bool_or(i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL) AS undated
         FROM inserted AS i GROUP BY i.queue
@@ -1536,10 +1549,11 @@ BEGIN
                     WHERE i.queue = arrival.queue AND i.errors IS NULL AND i.token = 0 AND i.start_by IS NULL));
             END IF;
         END IF;
-        IF arrival.blocked THEN
-            INSERT INTO queue_internal.events (queue, group_key)
-            SELECT DISTINCT i.queue, i.group_key FROM inserted AS i
-            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission = 2;
+        IF arrival.grouped THEN
+            INSERT INTO queue_internal.events (queue, group_key, arrived)
+            SELECT i.queue, i.group_key, min(i.id) FROM inserted AS i
+            WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission <> 0
+            GROUP BY i.queue, i.group_key;
         END IF;
     END LOOP;
     RETURN NULL;
@@ -1954,8 +1968,9 @@ COMMENT ON FUNCTION queue_internal.retire_keys IS
 -- Groups: which tasks of a group may run.
 --
 --   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
---   that have to wait, however many there are. Whatever may admit the next one (a push, an end, a retry) leaves an
---   event; the claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
+--   that have to wait, however many there are. Where one task of a group may run at a time, the end of that task admits
+--   the next one in the same transaction (hand_over). Whatever else may admit one (a push, a retry) leaves an event; the
+--   claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
 --
@@ -2014,9 +2029,10 @@ COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new
 
 -- Returns how many tasks of a group are admitted, how many of those are not running yet, and the last of these. "used" is
 -- how much of the group's rate limit these and the starts of the last period use up, null if it has none. This is one query,
--- so that a task that starts meanwhile is counted once.
+-- so that a task that starts meanwhile is counted once. "first_id": no task of the group has a smaller id (raise_group_head).
 CREATE FUNCTION queue_internal.admitted_of(
-    source queue.queues, group_key text, OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
+    source queue.queues, group_key text, first_id bigint DEFAULT -9223372036854775808,
+    OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2038,12 +2054,15 @@ BEGIN
                     AND s.started_at > since AND s.started_at < since + 2 * source.rate_period) END
     INTO admitted, ready, latest, used
     FROM queue.tasks AS t
-    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key AND t.admission = is_admitted;
+    WHERE t.queue = source.name AND t.group_key = admitted_of.group_key
+      -- Not a condition on the id alone, for which the planner would use the index on ids.
+      AND (t.admission, t.id) >= (is_admitted, first_id) AND t.admission <= is_admitted;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admitted_of IS 'How many tasks of a group are admitted, and how much of its rate limit they use up.';
 
-CREATE FUNCTION queue_internal.waiting_before(source queue.queues, group_key text, id bigint) RETURNS bigint
+CREATE FUNCTION queue_internal.waiting_before(
+    source queue.queues, group_key text, id bigint, first_id bigint) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2058,8 +2077,9 @@ DECLARE
 BEGIN
     RETURN (SELECT count(*) FROM (
                 SELECT FROM queue.tasks AS t
-                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key AND t.admission = is_blocked
-                  AND t.id < waiting_before.id AND t.state = 'waiting'
+                WHERE t.queue = source.name AND t.group_key = waiting_before.group_key
+                  AND (t.admission, t.id) >= (is_blocked, first_id) AND (t.admission, t.id) < (is_blocked, waiting_before.id)
+                  AND t.state = 'waiting'
                 ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b);
 END
 $$;
@@ -2071,7 +2091,7 @@ COMMENT ON FUNCTION queue_internal.waiting_before IS
 -- delayed and others pass it, so that it becomes open, whatever the limit.
 CREATE FUNCTION queue_internal.next_admission(
     source queue.queues, group_key text, admitted bigint, ready bigint, latest bigint, used bigint,
-    OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
+    first_id bigint DEFAULT -9223372036854775808, OUT admit bigint, OUT opens boolean, OUT withdraw bigint, OUT not_before timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2098,13 +2118,15 @@ BEGIN
     -- queues.
     SELECT w.id, w.state, w.weight, w.run_at INTO first FROM (
         (SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
-         WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission >= is_blocked
+         WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+           AND (t.admission, t.id) >= (is_blocked, first_id)
            AND (t.state = 'queued' OR blocking)
          ORDER BY t.admission, t.id LIMIT 1)
         UNION ALL
         (SELECT o.id, o.state, o.weight, o.run_at FROM (
              SELECT t.id, t.state, t.weight, t.run_at FROM queue.tasks AS t
-             WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission <= is_open
+             WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+               AND (t.admission, t.id) >= (is_open, first_id) AND t.admission <= is_open
              ORDER BY t.admission, t.id LIMIT 1000) AS o
          WHERE o.state = 'queued' AND (blocking OR o.run_at <= clock_timestamp())
          ORDER BY o.id LIMIT 1)) AS w
@@ -2116,11 +2138,12 @@ BEGIN
         -- behind as many of them as may run.
         SELECT b.id, b.state, b.weight, b.run_at INTO first FROM (
             SELECT t.id, t.state, t.weight, t.run_at, t.admission FROM queue.tasks AS t
-            WHERE t.queue = source.name AND t.group_key = next_admission.group_key AND t.admission = is_blocked
+            WHERE t.queue = source.name AND t.group_key = next_admission.group_key
+              AND (t.admission, t.id) >= (is_blocked, first_id)
             ORDER BY t.admission, t.id LIMIT source.max_running_per_group) AS b
         WHERE b.state = 'queued' ORDER BY b.admission, b.id LIMIT 1;
         waiting := CASE WHEN first.id IS NULL THEN source.max_running_per_group
-                        ELSE queue_internal.waiting_before(source, group_key, first.id) END;
+                        ELSE queue_internal.waiting_before(source, group_key, first.id, first_id) END;
     END IF;
     has_room := admitted + waiting < source.max_running_per_group;
     -- A delayed task that others pass is only opened.
@@ -2134,7 +2157,8 @@ BEGIN
     ELSIF latest > first.id THEN
         withdraw := latest;
     ELSIF waiting > 0
-          AND admitted + queue_internal.waiting_before(source, group_key, latest) > source.max_running_per_group THEN
+          AND admitted + queue_internal.waiting_before(source, group_key, latest, first_id)
+              > source.max_running_per_group THEN
         withdraw := latest;
     ELSIF has_room AND source.group_rate_limit IS NOT NULL THEN
         not_before := queue_internal.group_free_at(
@@ -2147,32 +2171,83 @@ COMMENT ON FUNCTION queue_internal.next_admission IS
     'Returns which task of a group to admit next, or whose admission to withdraw.';
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
--- group has to be checked again, because another transaction admits its tasks or has the next task locked.
-CREATE FUNCTION queue_internal.admit_next(source queue.queues, group_key text, until timestamptz) RETURNS boolean
+-- group has to be checked again, because another transaction admits its tasks or has the next task locked. "arrived" is the
+-- smallest id among the tasks that have come to the group since it was last checked, null if none have.
+--   Why one statement for the usual case: each further one costs as much as what it does.
+CREATE FUNCTION queue_internal.admit_next(
+    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    now   record;
-    step  record;
-    next  queue.tasks;
+    -- In variables, as in admitted_of.
+    is_open     CONSTANT smallint := 0;
+    is_admitted CONSTANT smallint := 1;
+    is_blocked  CONSTANT smallint := 2;
+    source     queue.queues;
+    entries    bigint;
+    head       bigint;
+    changes    integer;
+    first      bigint;
+    now        record;
+    step       record;
+    next       queue.tasks;
+    is_full    boolean := false;
 BEGIN
-    IF NOT queue_internal.lock_group(source.name, group_key) THEN
+    IF NOT queue_internal.lock_group(queue, group_key) THEN
         RETURN false;
     END IF;
-    -- Again, because a smaller limit may have been set since the caller read it. From now on this lock prevents that.
-    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = source.name;
+    -- A smaller limit may have been set meanwhile. From now on this lock prevents that.
+    SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = admit_next.queue;
     IF NOT FOUND THEN
         RETURN true;
     END IF;
-    SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
-    LOOP
+    entries := queue_internal.group_entries_passed();
+    SELECT h.first_id, h.changes INTO head, changes FROM queue_internal.group_heads AS h
+    WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+    IF arrived < head THEN
+        UPDATE queue_internal.group_heads AS h SET first_id = arrived
+        WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+        head := arrived;
+    END IF;
+    first := coalesce(head, -9223372036854775808);
+    IF source.max_running_per_group = 1 AND source.delayed_head = 'block' AND source.group_rate_limit IS NULL
+       AND NOT source.fair_groups THEN
+        -- The first task if it is blocked and queued, and nothing else in the group is admitted or open.
+        UPDATE queue.tasks AS t SET admission = 1
+        WHERE t.id = (
+            SELECT l.id FROM queue.tasks AS l
+            WHERE l.id = (SELECT b.id FROM queue.tasks AS b
+                          WHERE b.queue = source.name AND b.group_key = admit_next.group_key
+                            AND (b.admission, b.id) >= (is_blocked, first)
+                          ORDER BY b.admission, b.id LIMIT 1)
+              AND (SELECT a.id FROM queue.tasks AS a
+                   WHERE a.queue = source.name AND a.group_key = admit_next.group_key
+                     AND (a.admission, a.id) >= (is_admitted, first) AND a.admission <= is_admitted
+                   ORDER BY a.admission, a.id LIMIT 1) IS NULL
+              AND (SELECT o.id FROM queue.tasks AS o
+                   WHERE o.queue = source.name AND o.group_key = admit_next.group_key
+                     AND (o.admission, o.id) >= (is_open, first) AND o.admission <= is_open
+                   ORDER BY o.admission, o.id LIMIT 1) IS NULL
+              AND l.admission = is_blocked AND l.state = 'queued'
+              AND l.queue = source.name AND l.group_key = admit_next.group_key
+            FOR NO KEY UPDATE SKIP LOCKED)
+        RETURNING t.* INTO next;
+        is_full := FOUND;
+    END IF;
+    IF is_full THEN
+        PERFORM queue_internal.move_scan_start_back(next);
+    ELSE
+        SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key, first) AS a;
+    END IF;
+    WHILE NOT is_full LOOP
         SELECT s.* INTO step
-        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used) AS s;
+        FROM queue_internal.next_admission(source, group_key, now.admitted, now.ready, now.latest, now.used, first) AS s;
         IF step.withdraw IS NOT NULL THEN
             UPDATE queue.tasks AS t SET admission = 2
             WHERE t.id = (SELECT l.id FROM queue.tasks AS l
@@ -2182,7 +2257,7 @@ BEGIN
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
-            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key) AS a;
+            SELECT a.* INTO now FROM queue_internal.admitted_of(source, group_key, first) AS a;
         ELSIF step.admit IS NOT NULL THEN
             UPDATE queue.tasks AS t
             -- It may have been delayed since next_admission read it.
@@ -2202,21 +2277,161 @@ BEGIN
             now.ready := now.ready + next.admission;
             now.used := now.used + next.admission * least(next.weight, source.group_rate_limit);
             now.latest := CASE WHEN next.admission = 1 THEN greatest(now.latest, next.id) ELSE now.latest END;
+            -- Nothing to withdraw either, if no other waits to be claimed. Where delayed tasks are passed, they are opened.
+            is_full := now.admitted = source.max_running_per_group AND now.ready = 1 AND source.delayed_head = 'block';
         ELSE
             IF step.not_before IS NOT NULL THEN
                 PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
             END IF;
-            RETURN true;
+            EXIT;
         END IF;
         IF clock_timestamp() >= until THEN
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, admit_next.group_key);
-            RETURN true;
+            EXIT;
         END IF;
     END LOOP;
+    IF queue_internal.group_entries_passed() > entries + 100 + 4 * coalesce(changes, 0) THEN
+        PERFORM queue_internal.raise_group_head(source.name, group_key, first);
+    END IF;
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.admit_next IS
     'Admits tasks of a group up to its limit; false if that has to wait.';
+
+-- The head of a group: no task of the group has a smaller id.
+--
+--   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
+--   prevents that, each admission would read all of the group's. So one that has read more than a hundred stores the
+--   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
+--   a few more entries: both together grow with the square root of the number of dead entries.
+--   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
+--   event that has their ids, and whoever processes it lowers the head. Tasks that are open come without one; they get it
+--   when they are blocked. What came without triggers the sweep finds.
+--   Only the transaction that has the group locked changes its head or deletes it. Heads that were not changed for an hour
+--   are deleted. They are neither dumped nor moved to another edition.
+CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Read before the tasks: later ones have larger ids, or come with an event. Null if there was none yet.
+    head bigint := pg_sequence_last_value('queue.tasks_id_seq');
+BEGIN
+    head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
+    -- Tasks that are not dead may be as many.
+    IF head > first_id THEN
+        INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head)
+        ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
+        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_group_head IS
+    'Stores that no task of a group has a smaller id than the first one there is.';
+
+CREATE FUNCTION queue_internal.first_of_group(
+    queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT min(f.id)
+        FROM generate_series(0, 2) AS a (admission),
+             LATERAL (SELECT t.id FROM queue.tasks AS t
+                      WHERE t.queue = first_of_group.queue AND t.group_key = first_of_group.group_key
+                        AND (t.admission, t.id) >= (a.admission, first_of_group.first_id) AND t.admission <= a.admission
+                      ORDER BY t.admission, t.id LIMIT 1) AS f);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
+
+CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    old record;
+BEGIN
+    FOR old IN
+        SELECT h.queue, h.group_key FROM queue_internal.group_heads AS h
+        WHERE h.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
+        LIMIT 1000
+    LOOP
+        IF queue_internal.lock_group(old.queue, old.group_key) THEN
+            DELETE FROM queue_internal.group_heads AS h WHERE h.queue = old.queue AND h.group_key = old.group_key;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of groups that were not changed for an hour.';
+
+-- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
+--
+--   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
+--   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and beyond a hundred groups: it has
+--   a group locked until this transaction ends, also against others that share its lock.
+--   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
+--             needs no subtransaction
+CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+    until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    in_time    boolean := current_setting('transaction_isolation') = 'read committed';
+    source     text;
+    one        boolean;
+    admitted   boolean;
+BEGIN
+    FOR number IN 1 .. cardinality(queues) LOOP
+        IF source IS DISTINCT FROM queues[number] THEN
+            source := queues[number];
+            one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
+        END IF;
+        admitted := false;
+        IF one AND in_time AND number <= 100 THEN
+            -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
+            CONTINUE WHEN (
+                SELECT t.id FROM queue.tasks AS t
+                WHERE t.queue = source AND t.group_key = group_keys[number]
+                  AND (t.admission, t.id) >= (is_blocked, coalesce((
+                      SELECT h.first_id FROM queue_internal.group_heads AS h
+                      WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
+                ORDER BY t.admission, t.id LIMIT 1) IS NULL;
+            IF tasks_are_plain THEN
+                admitted := queue_internal.admit_next(source, group_keys[number], until);
+            ELSE
+                BEGIN
+                    admitted := queue_internal.admit_next(source, group_keys[number], until);
+                EXCEPTION WHEN OTHERS THEN
+                    IF queue_internal.may_log('event', source) THEN
+                        RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(source), SQLERRM;
+                    END IF;
+                END;
+            END IF;
+            in_time := clock_timestamp() < until;
+        END IF;
+        IF NOT admitted THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
 -- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
 -- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
@@ -2246,7 +2461,7 @@ BEGIN
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
-    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
@@ -2267,7 +2482,7 @@ BEGIN
           AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
                OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
     END IF;
-    INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.recheck_group IS
@@ -2722,7 +2937,7 @@ BEGIN
     WHERE t.id = task.id;
     PERFORM queue_internal.delete_dependencies(task.id);
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
 END
 $$;
@@ -3122,6 +3337,12 @@ RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_order'
 COMMENT ON FUNCTION queue_internal.entries_passed IS
     'Returns how many index entries this session has read in search of tasks and events.';
 
+CREATE FUNCTION queue_internal.group_entries_passed() RETURNS bigint
+LANGUAGE sql
+RETURN coalesce(pg_stat_get_xact_tuples_returned(to_regclass('queue.tasks_group')), 0);
+COMMENT ON FUNCTION queue_internal.group_entries_passed IS
+    'Returns how many index entries this session has read in search of the tasks of groups.';
+
 CREATE FUNCTION queue_internal.newest_event() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -3175,12 +3396,12 @@ COMMENT ON FUNCTION queue_internal.try_locked_event IS
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
---   a group, an end or a retry in a group. The next claim from the queue processes the events before it looks for
+--   a group, a retry in a group, an end that could not admit the next task itself (hand_over). The next claim from the queue processes the events before it looks for
 --   tasks; the background worker and queue.maintain() do it too.
 --   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
---             10 ms to 10 s: because a transaction has a row locked, or because of an error, by a constraint or a
+--             10 ms to 1 s because a transaction has a row locked, and to 10 s because of an error, by a constraint or a
 --             trigger that somebody added, which is logged once, for a few events of each queue (may_log.sql), and
 --             shown by queue.health().
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
@@ -3294,23 +3515,23 @@ CREATE FUNCTION queue_internal.process_event(
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    ids  bigint[];
-    last bigint;
-    done boolean;
+    ids     bigint[];
+    arrived bigint;
+    last    bigint;
+    done    boolean;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
                      ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
-        ids := ARRAY(SELECT e.id FROM queue_internal.events AS e
-                     WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
-                       -- Not one that is for a later time (rates.sql).
-                       AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                     ORDER BY e.queue, e.group_key, e.id LIMIT 100);
-        -- One of them may be there because an option has changed since "source" was read.
-        SELECT q.* INTO source FROM queue.queues AS q WHERE q.name = event.queue;
-        done := source.name IS NULL OR queue_internal.admit_next(source, event.group_key, until);
+        SELECT array_agg(f.id), least(min(f.arrived), event.arrived) INTO ids, arrived FROM (
+            SELECT e.id, e.arrived FROM queue_internal.events AS e
+            WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
+              -- Not one that is for a later time (rates.sql).
+              AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+            ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
+        done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
     IF NOT done THEN
         PERFORM queue_internal.postpone_event(event, NULL);
@@ -3347,8 +3568,9 @@ COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and dele
 CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    later CONSTANT timestamptz :=
-        clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), interval '10 seconds');
+    -- A lock may be released at any time.
+    longest CONSTANT interval := CASE WHEN postpone_event.error IS NULL THEN '1 second' ELSE '10 seconds' END;
+    later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
     SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
@@ -3680,6 +3902,7 @@ DECLARE
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
     late    record;
     step    record;
+    first   bigint;
 BEGIN
     IF group_key IS NULL THEN
         -- The clock has been set back.
@@ -3706,7 +3929,14 @@ BEGIN
         FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
              LATERAL queue_internal.next_admission(
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
-        IF step.not_before IS NOT NULL THEN
+        -- A task below the head of its group, which came without an event.
+        SELECT queue_internal.first_of_group(source.name, sweep_groups.group_key) INTO first
+        FROM queue_internal.group_heads AS h
+        WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key
+          AND h.first_id > queue_internal.first_of_group(source.name, sweep_groups.group_key);
+        IF FOUND THEN
+            INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+        ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
             INSERT INTO queue_internal.events (queue, group_key)
@@ -4063,7 +4293,7 @@ COMMENT ON FUNCTION queue_internal.group_free_at IS
     'Returns when starts of this weight of a group will have come back.';
 
 -- If several tasks of a group can run at a time, the next one may have to wait until this start no longer counts, and no
--- other event would cause the group to be checked then. Otherwise it waits for the end of this task, which adds an event.
+-- other event would cause the group to be checked then. Otherwise it waits for the end of this task.
 CREATE FUNCTION queue_internal.record_group_start(source queue.queues, task queue.tasks, started timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -4123,6 +4353,7 @@ DECLARE
     expired record;
     retired integer := 0;
 BEGIN
+    PERFORM queue_internal.retire_group_heads();
     FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
                    SELECT q.rate_period FROM queue.queues AS q
@@ -4675,7 +4906,9 @@ BEGIN
         -- Work that failed may be pushed again at once.
         PERFORM queue_internal.release_key(task, outcome IN ('purged', 'failed'));
     END IF;
-    IF task.group_key IS NOT NULL THEN
+    IF task.group_key IS NOT NULL AND task.state = 'running' THEN
+        PERFORM queue_internal.hand_over(ARRAY[task.queue], ARRAY[task.group_key]);
+    ELSIF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
     END IF;
     IF task.state = 'waiting' THEN
@@ -4689,7 +4922,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.on_task_end IS
-    'Releases the key and the slot of a task that has ended, and leaves events for its group and its dependents.';
+    'Releases the key and the slot of a task that has ended, gives its turn in its group to the next one, and leaves events '
+    'for its dependents.';
 
 CREATE FUNCTION queue_internal.announce_free_slot(queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -4818,8 +5052,8 @@ BEGIN
         admission = CASE WHEN t.state = 'waiting' OR t.group_key IS NOT NULL THEN 2 ELSE 0 END
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key)
-        VALUES (task.queue, task.group_key), (to_queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived)
+        VALUES (task.queue, task.group_key, NULL), (to_queue, task.group_key, task.id);
     END IF;
     RETURN true;
 END
@@ -5045,7 +5279,7 @@ BEGIN
         updated_at = clock_timestamp()
     WHERE t.id = task.id;
     IF task.group_key IS NOT NULL THEN
-        INSERT INTO queue_internal.events (queue, group_key) VALUES (task.queue, task.group_key);
+        INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
     END IF;
     PERFORM queue_internal.announce_free_slot(task.queue);
 END
@@ -5618,8 +5852,12 @@ COMMENT ON FUNCTION queue_internal.first_task IS
 CREATE FUNCTION queue_internal.move_scan_start_back(task queue.tasks) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    scan_start queue_internal.scan_start := queue_internal.get_scan_start(task.queue);
+    scan_start queue_internal.scan_start;
 BEGIN
+    IF NOT queue_internal.has_scan_starts() THEN
+        RETURN;
+    END IF;
+    scan_start := queue_internal.get_scan_start(task.queue);
     IF (task.priority, task.run_at) < (scan_start.level, scan_start.head) THEN
         scan_start.level := task.priority;
         scan_start.head := task.run_at;
@@ -5792,7 +6030,13 @@ BEGIN
                             WHERE t.id = candidate.id AND t.state = 'queued' AND t.admission < 2 AND t.run_at <= until
                               AND (t.token = 0 AND t.start_by <= moment) IS NOT TRUE;
                             IF NOT FOUND THEN
-                                -- It has ended, and other tasks may have waited for that.
+                                -- It has ended, and other tasks may have waited for that. They are due by now, and may
+                                -- have moved the scan start.
+                                moment := clock_timestamp();
+                                IF scan_from.until IS NOT NULL THEN
+                                    scan_from := queue_internal.get_scan_start(source.name);
+                                END IF;
+                                fresh := true;
                                 more := true;
                                 again := true;
                                 CONTINUE;
@@ -6836,9 +7080,11 @@ BEGIN
         )
         UPDATE queue.tasks AS t SET admission = CASE WHEN source.delayed_head = 'pass' AND t.run_at > clock_timestamp() THEN 0 ELSE 2 END
         FROM (SELECT k.id FROM locked AS k UNION SELECT a.id FROM admitted AS a) AS l WHERE t.id = l.id;
-        INSERT INTO queue_internal.events (queue, group_key)
-        SELECT DISTINCT t.queue, t.group_key FROM queue.tasks AS t
-        WHERE t.queue = source.name AND t.group_key IS NOT NULL;
+        -- With their ids, because the tasks that were open until now left no event when they came.
+        INSERT INTO queue_internal.events (queue, group_key, arrived)
+        SELECT t.queue, t.group_key, min(t.id) FROM queue.tasks AS t
+        WHERE t.queue = source.name AND t.group_key IS NOT NULL
+        GROUP BY t.queue, t.group_key;
     END IF;
     PERFORM queue_internal.announce_task(source.name, clock_timestamp());
 END
@@ -9479,19 +9725,19 @@ COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker:
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
 --   Touches:  queue.tasks (deletes), queue.history (inserts)
---   How:      a plain task, which has neither a key nor a group, is moved in one statement, and the next one looks for its
---             dependents: see notify_dependents()
+--   How:      a plain task, which has no key, is moved in one statement, and the next one looks for its dependents: see
+--             notify_dependents()
 
 CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
-    done bigint;
+    done queue.tasks;
 BEGIN
     WITH ended AS (
         DELETE FROM queue.tasks AS t
         WHERE t.id = complete.id AND t.token = complete.token AND t.state = 'running'
-          AND t.key IS NULL AND t.group_key IS NULL
+          AND t.key IS NULL
           AND (SELECT q.keep_history AND q.keep_payloads AND q.max_running IS NULL FROM queue.queues AS q WHERE q.name = t.queue)
           AND queue_internal.has_right('worker', t.queue)
         RETURNING t.*
@@ -9504,10 +9750,13 @@ BEGIN
                e.payload, e.progress, e.errors, complete.result
         FROM ended AS e
     )
-    SELECT e.id INTO done FROM ended AS e;
-    IF done IS NOT NULL THEN
-        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
-            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
+    SELECT e.id, e.queue, e.group_key INTO done.id, done.queue, done.group_key FROM ended AS e;
+    IF done.id IS NOT NULL THEN
+        IF done.group_key IS NOT NULL THEN
+            PERFORM queue_internal.hand_over(ARRAY[done.queue], ARRAY[done.group_key]);
+        END IF;
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done.id) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done.id], 'completed');
         END IF;
         RETURN;
     END IF;
@@ -9629,6 +9878,9 @@ SET enable_sort = on
 SET jit = off
 SET plan_cache_mode = force_generic_plan
 AS $$
+DECLARE
+    queues     text[];
+    group_keys text[];
 BEGIN
     WITH given AS MATERIALIZED (
         SELECT DISTINCT ON (g.id, g.token) g.id, g.token, g.result, g.position
@@ -9636,7 +9888,7 @@ BEGIN
              WITH ORDINALITY AS g (id, token, result, position)
         ORDER BY g.id, g.token, g.position
     ), found AS MATERIALIZED (
-        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AND t.group_key IS NULL AS plain,
+        SELECT t.id, t.token, g.result, g.position, t.key IS NULL AS plain,
                -- What the history keeps: 0 for nothing, 1 for all but the payload, 2 for all. Null if the queue has more to do.
                -- At another isolation level the snapshot may not show all dependents: then the history has to show how the
                -- task ended (archive).
@@ -9649,7 +9901,7 @@ BEGIN
     ), ended AS (
         DELETE FROM queue.tasks AS t USING found AS f
         WHERE t.id = f.id AND t.token IS NOT DISTINCT FROM f.token AND t.id = ANY (ids) AND t.state = 'running'
-          AND t.key IS NULL AND t.group_key IS NULL AND f.kept IS NOT NULL
+          AND t.key IS NULL AND f.kept IS NOT NULL
           AND (NOT all_of_them OR (SELECT bool_and(o.plain AND o.kept IS NOT NULL) FROM found AS o))
         RETURNING t.*, f.result, f.position, f.kept
     ), archived AS (
@@ -9661,14 +9913,19 @@ BEGIN
                CASE WHEN e.kept = 2 THEN e.payload END, e.progress, e.errors, e.result
         FROM ended AS e WHERE e.kept > 0
     )
-    SELECT array_agg(e.id), array_agg(e.position) INTO done, positions FROM ended AS e;
+    SELECT array_agg(e.id), array_agg(e.position),
+           array_agg(e.queue) FILTER (WHERE e.group_key IS NOT NULL), array_agg(e.group_key) FILTER (WHERE e.group_key IS NOT NULL)
+    INTO done, positions, queues, group_keys FROM ended AS e;
+    IF queues IS NOT NULL THEN
+        PERFORM queue_internal.hand_over(queues, group_keys);
+    END IF;
     -- In a statement after the one that deleted the tasks: see notify_dependents().
     PERFORM queue_internal.notify_dependents(ARRAY[u.id], 'completed') FROM unnest(done) AS u (id)
     WHERE (SELECT d.task_id FROM queue_internal.dependencies AS d WHERE d.predecessor_id = u.id LIMIT 1) IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.complete_plain IS
-    'Completes the tasks that have neither a key nor a group, in queues without max_running.';
+    'Completes the tasks that have no key, in queues without max_running.';
 -- queue.complete_and_claim: a worker's loop needs one transaction for each task instead of two.
 
 CREATE FUNCTION queue.complete_and_claim(
@@ -11199,6 +11456,7 @@ BEGIN
             'purged');
     END IF;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'
@@ -12866,6 +13124,7 @@ COMMENT ON TABLE queue_internal.dependencies IS 'Which task waits for which pred
 COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches, and which batches are sealed.';
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
+COMMENT ON TABLE queue_internal.group_heads IS 'Groups with many dead index entries: no task of the group has a smaller id.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
 COMMENT ON TABLE queue_internal.steps IS 'What tasks stored with queue.step(), and what they waited for and got.';
 COMMENT ON TABLE queue_internal.awaits IS 'Which event or which other task a suspended task waits for.';

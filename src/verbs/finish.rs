@@ -289,7 +289,7 @@ fn in_history(row: &Task, finished_at: i64, result: Option<pg_sys::Datum>) -> Ro
 
 /// Admits the next tasks of groups, in SQL.
 fn hand_over(groups: [Vec<Vec<u8>>; 2]) {
-    let query = "SELECT queue_internal.hand_over($1, $2)";
+    let query = "SELECT queue_internal.hand_over($1, $2, true)";
     // SAFETY: each is an array of texts.
     let arguments = groups
         .map(|texts| unsafe { pgrx::datum::DatumWithOid::new(text_array(&texts), pg_sys::TEXTARRAYOID) });

@@ -106,8 +106,10 @@ SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'young');
 SELECT queue.create('next', '{"delayed_head": "pass"}');
 SELECT queue.push('next', '"head"', group_key => 'g', delay => '1 hour') AS head \gset
 SELECT count(queue.push('next', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 3) AS n;
-SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
+SELECT id, token, payload FROM queue.claim('1 minute', 'next') \gset
+SELECT :'payload' AS payload;
 UPDATE queue.tasks SET run_at = clock_timestamp() WHERE id = :head;
+SELECT queue.complete(:id, :token);
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
 SELECT queue.complete(id, token), payload FROM queue.claim('1 minute', 'next');
@@ -218,3 +220,21 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT queue.configure('snapshot', '{"max_running_per_group": 1, "rate_limit": 9, "rate_period": "1 second"}');
 COMMIT;
 SELECT queue.drop('snapshot');
+
+-- Where one task of a group runs at a time, its end admits the next one, and leaves no event.
+SELECT queue.create('turns');
+SELECT count(queue.push('turns', to_jsonb(n), group_key => 'g')) FROM generate_series(1, 6) AS n;
+CREATE TEMP VIEW turns AS
+SELECT t.payload, t.admission, (SELECT count(*) FROM queue_internal.events AS e WHERE e.queue = 'turns') AS events
+FROM queue.tasks AS t WHERE t.queue = 'turns' AND t.admission < 2;
+SELECT id, token FROM queue.claim('1 minute', 'turns') \gset
+SELECT queue.complete(:id, :token);
+TABLE turns;
+SELECT queue.complete_many(array_agg(id), array_agg(token)) IS NOT NULL AS done FROM queue.claim('1 minute', 'turns', 5);
+TABLE turns;
+SELECT queue.fail(id, token, 'no', permanent => true) FROM queue.claim('1 minute', 'turns');
+TABLE turns;
+-- Other ends leave the turn to the next claim: a purge takes all tasks.
+SELECT queue.purge('turns') AS purged, (SELECT count(*) FROM queue.tasks WHERE queue = 'turns') AS before;
+SELECT count(*) FROM queue.tasks WHERE queue = 'turns';
+SELECT queue.drop('turns');

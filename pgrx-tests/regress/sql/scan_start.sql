@@ -5,6 +5,7 @@
 -- a claim finds then is not tested here, because it differs between the editions.
 CREATE FUNCTION pg_temp.mark(lasts interval, event integer DEFAULT 1000000) RETURNS void
 LANGUAGE sql SET datestyle = 'ISO' AS $$
+    SELECT set_config('queue_scan_start.any', 'true', false);
     SELECT set_config('queue_scan_start.q' || md5('q'),
                       (event, 5, clock_timestamp() - interval '5 minutes', clock_timestamp() + lasts)::text, false);
 $$;

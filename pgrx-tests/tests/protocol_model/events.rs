@@ -208,6 +208,32 @@ impl Protocol {
         }
     }
 
+    /// The end of a task admits the next one of its group, if that is possible at once. hand_over
+    pub fn hand_over(&self, world: &mut World, session: usize) -> bool {
+        let level = world.transaction(session).level;
+        if self.scenario.group_limit != 1
+            || level != Level::ReadCommitted && self.has(Rule::EventsAtReadCommitted)
+            || !matches!(world.lock(session, Key::Group, Strength::Update), Lock::Granted(_))
+        {
+            return false;
+        }
+        if !self.has(Rule::GroupLockedToCommit) {
+            world.transaction(session).locks.remove(&Key::Group);
+        }
+        let view = world.view(session);
+        let Some((id, admission)) = self.next_admission(&view, admitted(&view)) else { return true };
+        match world.lock(session, Key::Task(id), Strength::NoKeyUpdate) {
+            Lock::Granted(Some(Row::Task(row)))
+                if admission == Admission::Admitted && row.state == State::Queued =>
+            {
+                world.write(session, Key::Task(id), Row::Task(Task { admission, ..row }));
+                world.transaction(session).notes.push(Note::Claimable(id));
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Which task of the group to admit next, or whose admission to withdraw. next_admission
     pub fn next_admission(&self, view: &Table, admitted: usize) -> Option<(Id, Admission)> {
         let blocked = || {

@@ -251,7 +251,8 @@ impl Protocol {
         (id, outcome): (Id, Outcome),
         then: Then,
     ) -> bool {
-        if self.scenario.grouped(id) {
+        let ran = outcome != Outcome::Cancelled && !matches!(then, Then::Purge(_));
+        if self.scenario.grouped(id) && !(ran && self.hand_over(world, session)) {
             world.write_event(session, Event::Group);
         }
         let view = world.view(session);

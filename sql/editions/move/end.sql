@@ -214,9 +214,10 @@ BEGIN
         EXECUTE pg_catalog.format('DELETE FROM %s', moved.fresh::regclass);
     END LOOP;
     -- Tasks come last: their triggers then find the rows that belong to them, such as keys, and do not create them
-    -- again. Locks are created by a trigger on queues and with their first groups.
+    -- again. Locks are created by a trigger on queues and with their first groups, heads of groups when they are needed.
     FOR moved IN
-        SELECT t.* FROM pg_temp.queue_move_tables AS t WHERE t.kind = 'r' AND t.fresh <> 'queue_internal.locks'::regclass
+        SELECT t.* FROM pg_temp.queue_move_tables AS t
+        WHERE t.kind = 'r' AND t.fresh NOT IN ('queue_internal.locks'::regclass, 'queue_internal.group_heads'::regclass)
         ORDER BY t.fresh = 'queue.tasks'::regclass, t.fresh
     LOOP
         -- The columns of both. The server generates new values for identity columns, in the same order.

@@ -1,0 +1,148 @@
+//! Groups while an old snapshot keeps the entries of their finished tasks: an admission does not read them again, and no
+//! task that comes late is passed over.
+
+use postgres::Client;
+use queue_ext_tests::{Cluster, Edition, Worker, run};
+
+/// How many tasks run before the others come.
+const FINISHED: i64 = 600;
+/// An admission that has read more than a hundred entries, and a few more each time, skips them from then on. All of those of
+/// the finished tasks are more than this, in each of several lookups.
+const FEW: i64 = 400;
+
+/// Runs a test with the extension and with the SQL-only edition. Nobody sweeps, so that nothing is found by chance.
+fn in_both_editions(name: &str, test: impl Fn(&Cluster)) {
+    for edition in [Edition::FastPath, Edition::SqlOnly] {
+        let cluster = edition.cluster(&format!("{name}-{}", edition.name()), Worker::Off);
+        edition.install(&cluster, "postgres");
+        println!("{}", edition.name());
+        test(&cluster);
+    }
+}
+
+/// The payload, id and token of the next task.
+fn claim(client: &mut Client) -> Option<(String, i64, i64)> {
+    let query = "SELECT payload #>> '{}', id, token FROM queue.claim('1 hour', 'q')";
+    client.query_opt(query, &[]).expect("claim").map(|row| (row.get(0), row.get(1), row.get(2)))
+}
+
+/// Completes the next tasks one by one; returns how many entries each end has read to admit the one after it.
+fn complete(client: &mut Client, tasks: i64) -> Vec<i64> {
+    let read = "SELECT queue_internal.group_entries_passed()";
+    (0..tasks)
+        .map(|_| {
+            let (_, id, token) = claim(client).expect("a task");
+            let mut transaction = client.transaction().expect("begin");
+            let before: i64 = transaction.query_one(read, &[]).expect("count").get(0);
+            transaction.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+            let after: i64 = transaction.query_one(read, &[]).expect("count").get(0);
+            transaction.commit().expect("commit");
+            after - before
+        })
+        .collect()
+}
+
+/// A queue with a group of many tasks, and a session that keeps an old snapshot.
+fn with_old_snapshot(cluster: &Cluster, options: &str) -> (Client, Client) {
+    let (mut client, mut old) = (cluster.connect(), cluster.connect());
+    run(&mut client, &format!("SELECT queue.create('q', '{options}')"));
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()");
+    (client, old)
+}
+
+fn push_many(client: &mut Client) {
+    let push = "INSERT INTO queue.tasks (queue, payload, group_key)
+                SELECT 'q', to_jsonb(n), 'g' FROM generate_series(1, 2000) AS n";
+    run(client, push);
+}
+
+/// The smallest id that an admission looks for.
+fn head(client: &mut Client) -> i64 {
+    let query = "SELECT first_id FROM queue_internal.group_heads WHERE queue = 'q' AND group_key = 'g'";
+    client.query_one(query, &[]).expect("a head").get(0)
+}
+
+#[test]
+fn under_an_old_snapshot_the_end_of_a_task_does_not_read_all_that_its_group_has_finished() {
+    in_both_editions("groups-read", |cluster| {
+        let (mut client, _old) = with_old_snapshot(cluster, "{}");
+        push_many(&mut client);
+        let read = complete(&mut client, FINISHED);
+        let most = read.iter().max().expect("an end");
+        println!("an end reads at most {most} entries, and {} on average", read.iter().sum::<i64>() / FINISHED);
+        assert!(*most < FEW, "an end has read {most} entries");
+    });
+}
+
+#[test]
+fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
+    type Come = fn(&mut Client, &mut Client);
+    let late: [(&str, &str, Come, Come); 5] = [
+        (
+            "a push that commits late",
+            "{}",
+            |_, late| run(late, "BEGIN; SELECT queue.push('q', '\"late\"', group_key => 'g')"),
+            |_, late| run(late, "COMMIT"),
+        ),
+        (
+            "a dead letter that is put back",
+            "{}",
+            |client, _| {
+                run(client, "SELECT queue.push('q', '\"late\"', group_key => 'g')");
+                let (_, id, token) = claim(client).expect("a task");
+                let fail = "SELECT queue.fail($1, $2, 'no', permanent => true)";
+                client.execute(fail, &[&id, &token]).expect("fail");
+            },
+            |client, _| run(client, "SELECT queue.redrive('q')"),
+        ),
+        (
+            "a task of another queue",
+            "{}",
+            |client, _| {
+                run(client, "SELECT queue.create('other'); SELECT queue.push('other', '\"late\"', group_key => 'g')");
+            },
+            |client, _| run(client, "CALL queue.move_where('{\"queue\": \"other\"}', 'q')"),
+        ),
+        (
+            "a delayed task that others no longer pass",
+            "{\"delayed_head\": \"pass\"}",
+            |_, late| run(late, "BEGIN; SELECT queue.push('q', '\"late\"', group_key => 'g', delay => '1 hour')"),
+            |client, late| {
+                run(late, "COMMIT");
+                run(client, "SELECT queue.configure('q', '{\"delayed_head\": \"block\"}')");
+                run(client, "UPDATE queue.tasks SET run_at = clock_timestamp() WHERE payload = '\"late\"'");
+            },
+        ),
+        (
+            "a task that came without triggers, which the sweep finds",
+            "{}",
+            |_, late| run(late, "BEGIN; SELECT nextval('queue.tasks_id_seq')"),
+            |client, _| {
+                run(
+                    client,
+                    "SET session_replication_role = replica;
+                     INSERT INTO queue.tasks (id, queue, payload, group_key, admission) OVERRIDING SYSTEM VALUE
+                     VALUES (0, 'q', '\"late\"', 'g', 2);
+                     RESET session_replication_role",
+                );
+                run(client, "CALL queue.maintain()");
+            },
+        ),
+    ];
+    for (what, options, before, after) in late {
+        println!("{what}");
+        in_both_editions("groups-late", |cluster| {
+            let (mut client, _old) = with_old_snapshot(cluster, options);
+            let mut late = cluster.connect();
+            before(&mut client, &mut late);
+            push_many(&mut client);
+            complete(&mut client, FINISHED);
+            assert!(head(&mut client) > 10, "{what}: the head is before the late task");
+            let (_, id, token) = claim(&mut client).expect("a task that runs meanwhile");
+            after(&mut client, &mut late);
+            client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+            let next = claim(&mut client).expect("a task").0;
+            assert_eq!(next, "late", "{what}: another task of the group came first");
+        });
+    }
+}
