@@ -30,6 +30,7 @@ WORK = {
     "clients": clients.run,
     "pickup": clients.pickup,
     "horizon": horizon.run,
+    "groups": horizon.groups,
     "stream": stream.run,
     "memory": memory.run,
     "depth": depth.run,

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from . import plots, systems, targets
+from .work.horizon import GROUPS
 
 PUBLISHED = Path("docs/benchmarks")
 TARGETS_HEAD = [
@@ -151,9 +152,15 @@ def horizon(results):
              "| | before | at the end | tasks finished in between | ratio |", "| --- | --: | --: | --: | --: |"]
     labels = {system.key: system.label for system in systems.ALL}
     for key, each in found.items():
-        lines.append(f"| {labels[key]} | {number(each['unpinned'])} | {number(each['pinned'])} | "
-                     f"{number(each['curve'][-1][0])} | {each['ratio']:.3f} |")
+        lines.append(horizon_row(labels[key], each))
+    for key, each in (ready(results, "groups") or {}).items():
+        lines.append(horizon_row(f"{labels[key]}, {GROUPS:,} groups", each))
     return lines
+
+
+def horizon_row(label, each):
+    return (f"| {label} | {number(each['unpinned'])} | {number(each['pinned'])} | "
+            f"{number(each['curve'][-1][0])} | {each['ratio']:.3f} |")
 
 
 def stream(results):

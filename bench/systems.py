@@ -82,10 +82,11 @@ class System:
             else:
                 run_client(cluster, self.database, path)
 
-    def fill(self, cluster, tasks, payload):
-        """Empties the system and loads tasks. If its own client has to load them, the database is created again."""
+    def fill(self, cluster, tasks, payload, groups=0):
+        """Empties the system and loads tasks, which queue_ext can have in groups. If its own client has to load them, the
+        database is created again."""
         if self.has("fill"):
-            cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload})
+            cluster.psql(self.database, self.script("fill"), {"tasks": tasks, "payload": payload, "groups": groups})
         else:
             self.install(cluster)
             run_client(cluster, self.database, self.file("fill.py"), tasks, payload)

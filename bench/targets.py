@@ -98,6 +98,8 @@ def all_targets(results):
         Target("horizon pinned", "SQL-only against its own rate before", dig(results, "horizon", "queue_ext_sql_only", "ratio"), 0.5),
         Target("horizon pinned", "SKIP LOCKED's own rate before", dig(results, "horizon", "skip_locked", "ratio"), 0.1,
                at_least=False),
+        Target("groups, horizon pinned", "our own rate before", dig(results, "groups", "queue_ext", "ratio"), 0.9),
+        Target("groups, horizon pinned", "SQL-only against its own rate before", dig(results, "groups", "queue_ext_sql_only", "ratio"), 0.5),
         Target("shallow queue, constant stream", "its own rate at first", dig(results, "stream", "queue_ext", "ratio"), 0.95),
         Target("shallow queue, constant stream", "PgQ", ratio(rate(results.get("stream"), "queue_ext"), rate(results.get("stream"), "pgq")), 1.1),
         Target("claim p50 with very many queued", "with few", dig(results, "depth", "queued", "ratio"), 1.2,

@@ -7,6 +7,7 @@
 use crate::clock::now;
 use crate::datum::text;
 use crate::heap::Tables;
+use crate::heap::columns::task;
 use crate::heap::entries::Priorities;
 use crate::heap::scan::{Compare, Condition, Scan};
 use crate::heap::task::Task;
@@ -119,11 +120,12 @@ impl Source for Rows {
         let slot = self.scan.next()?;
         point!(RefillRow);
         // SAFETY: the scan has deformed a row of queue.tasks.
-        let task = unsafe { Task::of(slot) };
-        Some(if task.is_claimable() && !task.is_late(now()) {
-            Meaning::Due(task.key())
-        } else if task.is_running() {
-            Meaning::Runs(task.lease())
+        let row = unsafe { Task::of(slot) };
+        let grouped = row.get(task::GROUP_KEY).is_some();
+        Some(if row.is_claimable() && (grouped || !row.is_late(now())) {
+            Meaning::Due(row.key())
+        } else if row.is_running() {
+            Meaning::Runs(row.lease())
         } else {
             Meaning::Neither
         })

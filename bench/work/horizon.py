@@ -10,6 +10,7 @@ from ..measure import payload
 WORKERS = 8
 BATCH = 1000
 BATCH_CLIENTS = 2
+GROUPS = 1_000
 
 
 def run(bench):
@@ -17,14 +18,19 @@ def run(bench):
             if system in bench.systems}
 
 
-def one(bench, system):
+def groups(bench):
+    """The same with tasks in so many groups, each of which runs one at a time."""
+    return {system.key: one(bench, system, GROUPS) for system in (systems.OURSELVES, systems.SQL_ONLY) if system in bench.systems}
+
+
+def one(bench, system, groups=0):
     """The curve of one system: rate by the number of tasks finished since the transaction began."""
     cluster, scale = bench.cluster, bench.scale
     seconds = min(scale.seconds, 4)
-    total = scale.pinned_tasks
+    total = scale.pinned_tasks // (5 if groups else 1)
     # The rates are measured with tasks beyond those that are finished in between.
     measured = (scale.pinned_steps + 3) * seconds * 10_000
-    system.fill(cluster, total + total // scale.pinned_steps + measured, payload(100))
+    system.fill(cluster, total + total // scale.pinned_steps + measured, payload(100), groups)
     cluster.settle(system.database)
 
     def rate():
@@ -42,7 +48,7 @@ def one(bench, system):
     # compared.
     finish(total // scale.pinned_steps)
     unpinned = rate()
-    bench.say(f"horizon {system.label}: {unpinned:.0f}/s before")
+    bench.say(f"horizon {system.label}{', groups' if groups else ''}: {unpinned:.0f}/s before")
     curve = []
     with cluster.connect(system.database, autocommit=False) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -52,5 +58,5 @@ def one(bench, system):
             finish(total * step // scale.pinned_steps - (start - system.left(cluster)))
             finished = start - system.left(cluster)
             curve.append([finished, rate()])
-            bench.say(f"horizon {system.label}: {curve[-1][1]:.0f}/s after {finished} tasks")
+            bench.say(f"horizon {system.label}{', groups' if groups else ''}: {curve[-1][1]:.0f}/s after {finished} tasks")
     return {"unpinned": unpinned, "curve": curve, "pinned": curve[-1][1], "ratio": curve[-1][1] / unpinned}

@@ -74,6 +74,32 @@ fn under_an_old_snapshot_the_end_of_a_task_does_not_read_all_that_its_group_has_
     });
 }
 
+/// Natively, claims leave a task whose start deadline has passed to the worker.
+#[test]
+fn without_a_worker_a_task_whose_start_deadline_has_passed_does_not_hold_up_its_group() {
+    in_both_editions("groups-deadline", |cluster| {
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q')");
+        let push = "SELECT queue.push('q', to_jsonb($1::text), group_key => 'g', start_by => clock_timestamp() + $2::text::interval)";
+        for (payload, start_by) in
+            [("first", None), ("late", Some("1 ms")), ("late", Some("1 ms")), ("last", None)]
+        {
+            client.execute(push, &[&payload, &start_by]).expect("push");
+        }
+        complete(&mut client, 1);
+        assert_eq!(claim(&mut client).expect("a task").0, "last");
+        // The same, if it is too late only once it is admitted.
+        run(
+            &mut client,
+            "SELECT queue.create('r'), queue.push('r', '\"late\"', group_key => 'g', start_by => clock_timestamp() + '50 ms')",
+        );
+        run(&mut client, "SELECT queue.push('r', '\"last\"', group_key => 'g'); SELECT queue_internal.admit_next('r', 'g', 'infinity')");
+        run(&mut client, "SELECT pg_sleep(0.05)");
+        let next = "SELECT payload #>> '{}' FROM queue.claim('1 hour', 'r')";
+        assert_eq!(client.query_one(next, &[]).expect("a task").get::<_, String>(0), "last");
+    });
+}
+
 #[test]
 fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
     type Come = fn(&mut Client, &mut Client);

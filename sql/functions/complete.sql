@@ -3,7 +3,8 @@
 --   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
---   Touches:  queue.tasks (deletes), queue.history (inserts)
+--   Touches:  queue.tasks (deletes; of a group, admits the next task, and has it locked until the transaction ends),
+--             queue.history (inserts)
 --   How:      a plain task, which has no key, is moved in one statement, and the next one looks for its dependents: see
 --             notify_dependents()
 
@@ -11,7 +12,9 @@ CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NUL
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
-    done queue.tasks;
+    done bigint;
+    done_in    text;
+    done_group text;
 BEGIN
     WITH ended AS (
         DELETE FROM queue.tasks AS t
@@ -29,13 +32,13 @@ BEGIN
                e.payload, e.progress, e.errors, complete.result
         FROM ended AS e
     )
-    SELECT e.id, e.queue, e.group_key INTO done.id, done.queue, done.group_key FROM ended AS e;
-    IF done.id IS NOT NULL THEN
-        IF done.group_key IS NOT NULL THEN
-            PERFORM queue_internal.hand_over(ARRAY[done.queue], ARRAY[done.group_key]);
+    SELECT e.id, e.queue, e.group_key INTO done, done_in, done_group FROM ended AS e;
+    IF done IS NOT NULL THEN
+        IF done_group IS NOT NULL THEN
+            PERFORM queue_internal.hand_over(ARRAY[done_in], ARRAY[done_group]);
         END IF;
-        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done.id) THEN
-            PERFORM queue_internal.notify_dependents(ARRAY[done.id], 'completed');
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
         END IF;
         RETURN;
     END IF;

@@ -1,7 +1,7 @@
 -- queue.complete_many
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
---             cannot deadlock; deletes), queue.history (inserts)
+--             cannot deadlock; deletes; of groups, admits the next tasks as queue.complete does), queue.history (inserts)
 --   How:      if all tasks are plain (complete.sql), one statement locks and moves them, and if it has moved all of those
 --             given, that is all. Otherwise one statement locks all that are left first; then the plain ones are moved
 --             together, and the others one by one

@@ -245,7 +245,12 @@ BEGIN
     WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
     IF arrived < head THEN
         UPDATE queue_internal.group_heads AS h SET first_id = arrived
-        WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+        WHERE (h.queue, h.group_key) IN (
+            SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+            WHERE o.queue = source.name AND o.group_key = admit_next.group_key FOR UPDATE SKIP LOCKED);
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
         head := arrived;
     END IF;
     first := coalesce(head, -9223372036854775808);
@@ -341,8 +346,9 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 --   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
 --   event that has their ids, and whoever processes it lowers the head. Tasks that are open come without one; they get it
 --   when they are blocked. What came without triggers the sweep finds.
---   Only the transaction that has the group locked changes its head or deletes it. Heads that were not changed for an hour
---   are deleted. They are neither dumped nor moved to another edition.
+--   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
+--   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
+--   neither dumped nor moved to another edition.
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -351,16 +357,36 @@ DECLARE
 BEGIN
     head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
     -- Tasks that are not dead may be as many.
-    IF head > first_id THEN
-        INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
-        VALUES (raise_group_head.queue, raise_group_head.group_key, head)
-        ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
-        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
+    IF (head > first_id) IS NOT TRUE THEN
+        RETURN;
+    END IF;
+    UPDATE queue_internal.group_heads AS h SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
+    IF NOT FOUND AND NOT EXISTS (
+        SELECT FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key) THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
     'Stores that no task of a group has a smaller id than the first one there is.';
+
+-- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
+CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM queue_internal.group_heads AS h
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
+          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
 
 CREATE FUNCTION queue_internal.first_of_group(
     queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint

@@ -1554,6 +1554,11 @@ BEGIN
             SELECT i.queue, i.group_key, min(i.id) FROM inserted AS i
             WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission <> 0
             GROUP BY i.queue, i.group_key;
+            -- Dead letters that are put back.
+            PERFORM queue_internal.forget_group_head(f.queue, f.group_key, f.id)
+            FROM (SELECT i.queue, i.group_key, min(i.id) AS id FROM inserted AS i
+                  WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.errors IS NOT NULL
+                  GROUP BY i.queue, i.group_key) AS f;
         END IF;
     END LOOP;
     RETURN NULL;
@@ -2212,7 +2217,12 @@ BEGIN
     WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
     IF arrived < head THEN
         UPDATE queue_internal.group_heads AS h SET first_id = arrived
-        WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+        WHERE (h.queue, h.group_key) IN (
+            SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+            WHERE o.queue = source.name AND o.group_key = admit_next.group_key FOR UPDATE SKIP LOCKED);
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
         head := arrived;
     END IF;
     first := coalesce(head, -9223372036854775808);
@@ -2308,8 +2318,9 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 --   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
 --   event that has their ids, and whoever processes it lowers the head. Tasks that are open come without one; they get it
 --   when they are blocked. What came without triggers the sweep finds.
---   Only the transaction that has the group locked changes its head or deletes it. Heads that were not changed for an hour
---   are deleted. They are neither dumped nor moved to another edition.
+--   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
+--   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
+--   neither dumped nor moved to another edition.
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -2318,16 +2329,36 @@ DECLARE
 BEGIN
     head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
     -- Tasks that are not dead may be as many.
-    IF head > first_id THEN
-        INSERT INTO queue_internal.group_heads AS h (queue, group_key, first_id)
-        VALUES (raise_group_head.queue, raise_group_head.group_key, head)
-        ON CONFLICT ON CONSTRAINT group_heads_pkey DO UPDATE
-        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp();
+    IF (head > first_id) IS NOT TRUE THEN
+        RETURN;
+    END IF;
+    UPDATE queue_internal.group_heads AS h SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
+    IF NOT FOUND AND NOT EXISTS (
+        SELECT FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key) THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
     'Stores that no task of a group has a smaller id than the first one there is.';
+
+-- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
+CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM queue_internal.group_heads AS h
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
+          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
 
 CREATE FUNCTION queue_internal.first_of_group(
     queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint
@@ -3236,8 +3267,8 @@ COMMENT ON FUNCTION queue_internal.sweep_batches IS
 --   While an old snapshot prevents that, each claim would read all of them. So a session whose claim read more than a
 --   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
 --   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
---   task, or an event whose transaction committed late, may be overtaken for that long if it lies before the scan
---   start. A claim that finds nothing after the scan start scans again from the front.
+--   task, an event whose transaction committed late, or a task that another session has admitted in its group, may be
+--   overtaken for that long if it lies before the scan start. A claim that finds nothing after the scan start scans again from the front.
 --
 --   The background worker uses scan starts for events, too (process_all_events). There, an event whose transaction
 --   committed late is overtaken until the scan start is over, unless a claim processes it.
@@ -5054,6 +5085,7 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, arrived)
         VALUES (task.queue, task.group_key, NULL), (to_queue, task.group_key, task.id);
+        PERFORM queue_internal.forget_group_head(to_queue, task.group_key, task.id);
     END IF;
     RETURN true;
 END
@@ -9724,7 +9756,8 @@ COMMENT ON FUNCTION queue_internal.check_worker IS 'Checks the name of a worker:
 --   Promise:  at most one completion of a task is ever accepted. A stale token raises an error, so that the changes
 --             that the caller made in the same transaction are rolled back as well
 --   Waits:    for transactions that have pushed after the task, and for one that ends a task which was to replace it
---   Touches:  queue.tasks (deletes), queue.history (inserts)
+--   Touches:  queue.tasks (deletes; of a group, admits the next task, and has it locked until the transaction ends),
+--             queue.history (inserts)
 --   How:      a plain task, which has no key, is moved in one statement, and the next one looks for its dependents: see
 --             notify_dependents()
 
@@ -9732,7 +9765,9 @@ CREATE FUNCTION queue.complete(id bigint, token bigint, result jsonb DEFAULT NUL
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     task queue.tasks;
-    done queue.tasks;
+    done bigint;
+    done_in    text;
+    done_group text;
 BEGIN
     WITH ended AS (
         DELETE FROM queue.tasks AS t
@@ -9750,13 +9785,13 @@ BEGIN
                e.payload, e.progress, e.errors, complete.result
         FROM ended AS e
     )
-    SELECT e.id, e.queue, e.group_key INTO done.id, done.queue, done.group_key FROM ended AS e;
-    IF done.id IS NOT NULL THEN
-        IF done.group_key IS NOT NULL THEN
-            PERFORM queue_internal.hand_over(ARRAY[done.queue], ARRAY[done.group_key]);
+    SELECT e.id, e.queue, e.group_key INTO done, done_in, done_group FROM ended AS e;
+    IF done IS NOT NULL THEN
+        IF done_group IS NOT NULL THEN
+            PERFORM queue_internal.hand_over(ARRAY[done_in], ARRAY[done_group]);
         END IF;
-        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done.id) THEN
-            PERFORM queue_internal.notify_dependents(ARRAY[done.id], 'completed');
+        IF EXISTS (SELECT FROM queue_internal.dependencies AS d WHERE d.predecessor_id = done) THEN
+            PERFORM queue_internal.notify_dependents(ARRAY[done], 'completed');
         END IF;
         RETURN;
     END IF;
@@ -9784,7 +9819,7 @@ Errors: QX001: the lease is no longer held. QX003: the task does not exist, or t
 -- queue.complete_many
 --
 --   Touches:  queue.tasks (locks the tasks that run with the token given, in the order of ids, so that two batches
---             cannot deadlock; deletes), queue.history (inserts)
+--             cannot deadlock; deletes; of groups, admits the next tasks as queue.complete does), queue.history (inserts)
 --   How:      if all tasks are plain (complete.sql), one statement locks and moves them, and if it has moved all of those
 --             given, that is all. Otherwise one statement locks all that are left first; then the plain ones are moved
 --             together, and the others one by one
@@ -10744,7 +10779,7 @@ invalid or too large.';
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
---             after it; by key, also for one that is pushing a replacement of the running task
+--             after it, or has ended the task before it in its group; by key, also for one that is pushing a replacement of the running task
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text

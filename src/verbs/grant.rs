@@ -111,12 +111,13 @@ impl Grant<'_> {
                 lanes::with(self.queue.hash(), |slot| slot.lane.add(key, moment));
                 return Ok(None);
             }
-            // The worker ends it.
+            let grouped = row.get(task::GROUP_KEY).is_some();
+            // The worker ends it. It would hold up its group until then, so that SQL ends it at once.
             if row.is_late(moment) {
-                return Ok(None);
+                return if grouped { Err(Reason::Policy) } else { Ok(None) };
             }
             // SQL decides which task of the group is next.
-            if row.get(task::GROUP_KEY).is_some() && row.int(task::ADMISSION) == 0 {
+            if grouped && row.int(task::ADMISSION) == 0 {
                 return Err(Reason::Policy);
             }
             // SQL handles a task whose token is the largest.

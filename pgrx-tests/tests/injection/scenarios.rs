@@ -105,7 +105,7 @@ pub const SCENARIOS: &[Scenario] = &[
         "complete many, of which the core has to complete some",
         &[PUSH_SOME, CLAIM_TWO],
         Hold::Rows(
-            "BEGIN; UPDATE queue.tasks SET group_key = 'g' WHERE queue = 'Q' AND state = 'running'",
+            "BEGIN; UPDATE queue.tasks SET key = 'k' WHERE queue = 'Q' AND state = 'running' AND id % 2 = 0",
             "COMMIT",
         ),
         "SELECT queue.complete_many(array_agg(id), array_agg(token)) FROM queue.tasks

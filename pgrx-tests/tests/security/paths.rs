@@ -198,12 +198,12 @@ fn create_extension_adopts_and_runs_no_existing_objects() {
 }
 
 /// Functions without a SET clause for the search_path: native ones, which look up no names, procedures that commit,
-/// which cannot have one and are written without operators, three whose bodies were parsed when they were created, and two in
+/// which cannot have one and are written without operators, four whose bodies were parsed when they were created, and two in
 /// conditions of triggers, which qualify each name. push_plain has one of its own, without schemas of others.
 const WITHOUT_PATH: &str = "
     queue.cancel_where queue.maintain queue.move_where queue.purge_where queue.redrive_where
     queue.reprioritise_where queue.run_now_where queue.take queue_internal.check_arrival queue_internal.entries_passed queue_internal.first_task
-    queue_internal.how_inserted queue_internal.in_batches queue_internal.push_plain queue_internal.task_in_bucket";
+    queue_internal.group_entries_passed queue_internal.how_inserted queue_internal.in_batches queue_internal.push_plain queue_internal.task_in_bucket";
 
 #[test]
 fn every_function_has_a_search_path_of_its_own_or_a_reason_not_to() {
