@@ -102,6 +102,12 @@ pub const SCENARIOS: &[Scenario] = &[
          WHERE queue = 'Q' AND state = 'running'",
     ),
     scenario(
+        "complete, in a group in which another task is next",
+        &["SELECT queue.push('Q', group_key => 'g'), queue.push('Q', group_key => 'g')", CLAIM_TWO],
+        Hold::Nothing,
+        "SELECT queue.complete(id, token) FROM queue.tasks WHERE queue = 'Q' AND state = 'running'",
+    ),
+    scenario(
         "complete many, of which the core has to complete some",
         &[PUSH_SOME, CLAIM_TWO],
         Hold::Rows(
