@@ -45,7 +45,9 @@ BEGIN
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
-        (engine ? 'edition', 'ok', format('%s edition, without a library', engine ->> 'edition'), NULL),
+        (engine ? 'edition', 'ok',
+         format('%s edition, without a library', engine ->> 'edition')
+         || coalesce(', tasks as they were counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
          'Everything works, but slower. Set queue.lanes and restart the server.'),
@@ -98,9 +100,10 @@ BEGIN
     SELECT 'leases', 'warning',
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
-                  CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
+                  CASE WHEN isfinite(w.next_lease_until)
+                       THEN date_trunc('second', coalesce(w.counted_at, moment) - w.next_lease_until) END),
            'SELECT queue.reap() requeues it. If there is a background worker, the server log has the reason.'
-    FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
+    FROM queue.workers AS w WHERE w.next_lease_until < coalesce(w.counted_at, moment) - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;

@@ -12,3 +12,9 @@ LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS
     'Returns the counters in memory behind queue.stats, for those of the queues that have any.';
+
+CREATE FUNCTION queue_internal.counted_at() RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NULL::timestamptz
+$$;
+COMMENT ON FUNCTION queue_internal.counted_at IS 'Returns null: the counters are those of now.';

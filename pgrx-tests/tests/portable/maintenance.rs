@@ -68,6 +68,74 @@ fn maintain_does_what_the_worker_would() {
 }
 
 #[test]
+fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
+    let cluster = started("counting");
+    let mut owner = as_owner(&cluster, "postgres");
+    let maintain = |owner: &mut Client| owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    // A few are counted at each read.
+    owner
+        .batch_execute(
+            "SELECT queue.create('second'), queue.push('second'), queue.push('second');
+             SELECT queue.claim('1 hour', 'second', worker => 'ada')",
+        )
+        .expect("some tasks");
+    maintain(&mut owner);
+    const COUNTED: &str = "SELECT string_agg(concat_ws(' ', queue, queued, running, counted_at IS NOT NULL), ', ' ORDER BY queue) FROM queue.stats";
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 0 0 f, second 1 1 f");
+    // As many as take 100 MB.
+    owner
+        .batch_execute(
+            "INSERT INTO queue.tasks (queue, payload)
+             SELECT 'default', to_jsonb(repeat('x', 1500)) FROM generate_series(1, 30000)",
+        )
+        .expect("many tasks");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 30000 0 t, second 1 1 t");
+    const WORKERS: &str =
+        "SELECT concat_ws(' ', worker, queue, running, overdue, counted_at IS NOT NULL) FROM queue.workers";
+    assert_eq!(ask::<String>(&mut owner, WORKERS), "ada second 1 0 t");
+    let detail: String = ask(&mut owner, "SELECT detail FROM queue.health() WHERE name = 'engine'");
+    assert!(detail.starts_with("SQL-only edition, without a library, tasks as they were counted at 20"), "{detail}");
+    let mut transaction = owner.transaction().expect("begin");
+    transaction.batch_execute("TABLE queue.stats; TABLE queue.workers; SELECT * FROM queue.health()").expect("read");
+    let read = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relid = 'queue.tasks'::regclass";
+    assert_eq!(transaction.query_one(read, &[]).expect("statistics").get::<_, i64>(0), 0, "tasks were read");
+    transaction.rollback().expect("roll back");
+    // A role sees the queues on which it has the right, and one without a right none.
+    cluster
+        .connect()
+        .batch_execute("CREATE ROLE one LOGIN; CREATE ROLE none LOGIN; SELECT queue.grant_operator('one', 'second')")
+        .expect("roles");
+    let as_role = |name: &str| cluster.config("postgres").user(name).connect(NoTls).expect("connect");
+    assert_eq!(ask::<String>(&mut as_role("one"), COUNTED), "second 1 1 t");
+    assert_eq!(ask::<String>(&mut as_role("one"), WORKERS), "ada second 1 0 t");
+    as_role("none").batch_execute("TABLE queue.stats").expect_err("no right");
+    let functions = "SELECT count(*) FROM queue_internal.counted(ARRAY['default', 'second'])";
+    assert_eq!(ask::<Option<i64>>(&mut as_role("one"), functions), Some(1));
+    // A new queue is counted at each read until the next count. That comes when at most a twentieth of the time goes into counting.
+    owner
+        .batch_execute(
+            "SELECT queue.create('third'), queue.push('third');
+             SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running';
+             UPDATE queue_internal.maintenance SET counting = '1 hour'",
+        )
+        .expect("changes");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 30000 0 t, second 1 1 t, third 1 0 f");
+    owner.batch_execute("UPDATE queue_internal.maintenance SET counting = '0'").expect("some time later");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 30000 0 t, second 1 0 t, third 1 0 t");
+    // An old count is not shown, and without many tasks none is kept.
+    let old = "UPDATE queue_internal.maintenance SET counted_at = now() - interval '6 minutes', counting = '0'";
+    owner.batch_execute(old).expect("some time later");
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 30000 0 f, second 1 0 f, third 1 0 f");
+    owner.batch_execute("TRUNCATE queue.tasks").expect("truncate");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 0 0 f, second 0 0 f, third 0 0 f");
+    assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.counts"), 0);
+}
+
+#[test]
 fn maintain_closes_the_types_that_a_restored_dump_has_opened() {
     let cluster = started("types");
     let mut owner = as_owner(&cluster, "postgres");

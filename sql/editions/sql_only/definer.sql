@@ -16,7 +16,7 @@ BEGIN
         SELECT p.oid FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
             '{next_batch, check_wait, check_wait_result, first_ready, first_pause, next_pause, outcome,
-              wait_deadline, count_tables, running_tasks}')
+              wait_deadline, count_tables, running_tasks, counted, counted_at}')
     LOOP
         EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', verb);
     END LOOP;

@@ -157,10 +157,11 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
-CREATE TABLE queue_internal.maintenance (last_run_at timestamptz);
+-- "counting" is how long the last count took (count_all).
+CREATE TABLE queue_internal.maintenance (last_run_at timestamptz, counted_at timestamptz, counting interval);
 ALTER TABLE queue_internal.maintenance REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_internal.maintenance IS 'One row: when queue.maintain() last ended.';
-INSERT INTO queue_internal.maintenance VALUES (NULL);
+COMMENT ON TABLE queue_internal.maintenance IS 'One row: when queue.maintain() last ended, and when it last counted the tasks.';
+INSERT INTO queue_internal.maintenance DEFAULT VALUES;
 
 -- Readable by roles that may monitor, without a right on queue_internal.
 CREATE VIEW queue.maintained AS SELECT u.last_run_at FROM queue_internal.maintenance AS u;
