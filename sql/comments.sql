@@ -135,7 +135,8 @@ COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled 
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
 COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
 COMMENT ON COLUMN queue.stats.counted_at IS
-    'When the tasks were counted; null if that was now. In the SQL-only edition with many tasks, queue.maintain() counts them.';
+    'When the tasks were counted; null if this query counted them. In the SQL-only edition with many tasks, queue.maintain() '
+    'counts them.';
 COMMENT ON VIEW queue.workers IS
     'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not show workers that wait.';
 COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to claim, take or wait; null if none.';
@@ -146,7 +147,7 @@ COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these lea
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
 COMMENT ON COLUMN queue.workers.waiting IS 'How many sessions wait for a task of the queue under that name.';
 COMMENT ON COLUMN queue.workers.waiting_since IS 'When the first of these began to wait.';
-COMMENT ON COLUMN queue.workers.counted_at IS 'When this was read; null if that was now. As in queue.stats.';
+COMMENT ON COLUMN queue.workers.counted_at IS 'When queue.maintain() read the running tasks; null if this query read them.';
 COMMENT ON VIEW queue.batches IS
     'The batches whose callback still waits. Counting the tasks of a large batch takes time.';
 COMMENT ON COLUMN queue.batches.batch IS 'The id of the batch and of its callback.';

@@ -8,7 +8,7 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, and show only its queues.
+-- rights of that role alone, and show only its queues. counted_at shows only a time.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
     queue_internal.caller, queue_internal.counted, queue_internal.counted_at, queue_internal.count_tables, queue_internal.running_tasks,
     queue_internal.waiting_workers, queue_internal.is_handler,

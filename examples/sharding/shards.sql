@@ -127,7 +127,9 @@ CREATE FUNCTION queue_shard.stats(
     OUT completed_per_second numeric)
 RETURNS SETOF record LANGUAGE plproxy AS $$
     CLUSTER 'queue_shards'; RUN ON $1;
-    SELECT * FROM queue.stats;
+    SELECT s.queue, s.paused, s.queued, s.scheduled, s.waiting, s.blocked, s.running, s.dead, s.oldest_due_age,
+           s.completed_last_hour, s.cancelled_last_hour, s.failed_last_hour, s.completed_per_second
+    FROM queue.stats AS s;
 $$;
 
 -- The shard of a task's id, and the number of shards.

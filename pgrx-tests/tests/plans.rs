@@ -25,7 +25,7 @@ const READ_ALL: [&str; 8] = [
     "queue.stats",
     // queue.stats and queue.workers, where they count: count_tables and running_tasks.
     "AS number, min(t.run_at) FILTER",
-    "t.queue <> ALL (known) AND coalesce",
+    "t.state = 'running' AND coalesce(t.queue",
     "'warning'",
     "t.id > $1 AND t.id <=",
     "array_agg(t.id ORDER BY t.lease_until DESC)",

@@ -47,7 +47,7 @@ BEGIN
     FROM (VALUES
         (engine ? 'edition', 'ok',
          format('%s edition, without a library', engine ->> 'edition')
-         || coalesce(', tasks as they were counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
+         || coalesce(', tasks counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
          'Everything works, but slower. Set queue.lanes and restart the server.'),

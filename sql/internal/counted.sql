@@ -1,7 +1,7 @@
 -- queue_internal.counted(queues)
 --
---   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without
---   the library that is every queue; native.sql replaces this function.
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out.
+--   native.sql replaces this function, and the SQL-only edition this file.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (

@@ -3,7 +3,7 @@
 --   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
 --   Rights:   as count_tables
 --   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads the tasks with a lease in
---             shared memory, and all tasks of those queues in which more tasks run than that; without the library, of all queues
+--             shared memory, and all tasks of those queues in which more tasks run than that
 
 CREATE FUNCTION queue_internal.running_tasks()
 RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)

@@ -74,6 +74,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.queues_with_right", "-PWOM*"),
     ("queue_internal.caller", "-PWOM*"),
     ("queue_internal.counted", "-PWOM*"),
+    ("queue_internal.counted_at", "-PWOM*"),
     ("queue_internal.count_tables", "-PWOM*"),
     ("queue_internal.running_tasks", "-PWOM*"),
     ("queue_internal.waiting_workers", "-PWOM*"),

@@ -22,7 +22,7 @@ const QUERY: &str = "
         'workers', coalesce((
             SELECT jsonb_agg(jsonb_build_object(
                 'worker', w.worker, 'queue', w.queue, 'running', w.running, 'waiting', w.waiting, 'overdue', w.overdue,
-                'working_seconds', extract(epoch FROM clock_timestamp() - w.working_since)::float8)
+                'working_seconds', extract(epoch FROM coalesce(w.counted_at, clock_timestamp()) - w.working_since)::float8)
                 ORDER BY w.worker, w.queue)
             FROM queue.workers AS w), '[]'))";
 

@@ -1,7 +1,8 @@
 -- CALL queue.maintain()
 --
---   The procedure of all editions moves into queue_internal. This one calls it, counts the tasks if there are many, then
---   notifies the listening sessions once for each queue with tasks to claim, and records the time for queue.health().
+--   The procedure of all editions moves into queue_internal. This one calls it, then notifies the listening
+--   sessions once for each queue with tasks to claim, records the time for queue.health(), and counts the tasks if there are
+--   many.
 
 ALTER PROCEDURE queue.maintain() SET SCHEMA queue_internal;
 
@@ -10,9 +11,9 @@ LANGUAGE plpgsql AS $$
 BEGIN
     CALL queue_internal.maintain();
     COMMIT AND CHAIN;
-    PERFORM queue_internal.count_all();
-    COMMIT AND CHAIN;
     PERFORM queue_internal.end_maintenance();
+    COMMIT AND CHAIN;
+    PERFORM queue_internal.count_all();
 END
 $$;
 COMMENT ON PROCEDURE queue.maintain IS
@@ -24,7 +25,7 @@ if there are many, and notifies listeners. Call it once a minute, from pg_cron o
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 
 -- Counts the tasks for counted() and running_tasks(), if reading them all would take a view too long. Spends at most a
--- twentieth of the time on it.
+-- twentieth of the time on it, or a fifth while there are queues that it has not counted.
 CREATE FUNCTION queue_internal.count_all() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' SET jit = off AS $$
 DECLARE
@@ -32,27 +33,33 @@ DECLARE
     last  queue_internal.maintenance;
 BEGIN
     SELECT m.* INTO last FROM queue_internal.maintenance AS m;
-    IF pg_relation_size('queue.tasks') + pg_relation_size('queue.dead_letters') <= 64 * 1024 * 1024 THEN
+    IF pg_relation_size('queue.tasks') + pg_relation_size('queue.dead_letters') <= 256 * 1024 * 1024 THEN
         IF last.counted_at IS NOT NULL THEN
-            UPDATE queue_internal.maintenance SET counted_at = NULL, counting = NULL;
             DELETE FROM queue_internal.counts;
             DELETE FROM queue_internal.counted_running;
+            UPDATE queue_internal.maintenance SET counted_at = NULL, counting = NULL;
         END IF;
         RETURN;
-    ELSIF begun BETWEEN last.counted_at AND last.counted_at + 20 * last.counting
-          -- It must not store what only some roles may see.
+    ELSIF begun BETWEEN last.counted_at AND last.counted_at + last.counting * CASE WHEN EXISTS (
+              SELECT FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM queue_internal.counts AS c WHERE c.queue = q.name))
+              THEN 5 ELSE 20 END
+          -- A role that sees only some queues would store an incomplete count.
           OR queue_internal.queues_with_right('monitor') IS NOT NULL THEN
         RETURN;
     END IF;
     DELETE FROM queue_internal.counts;
     DELETE FROM queue_internal.counted_running;
-    INSERT INTO queue_internal.counts
-    SELECT c.* FROM queue_internal.count_tables(ARRAY(SELECT q.name FROM queue.queues AS q)) AS c;
     INSERT INTO queue_internal.counted_running
     SELECT t.worker, t.queue, t.claimed_at, t.lease_until FROM queue.tasks AS t WHERE t.state = 'running';
+    INSERT INTO queue_internal.counts
+    SELECT c.* FROM queue_internal.count_tables(ARRAY(SELECT q.name FROM queue.queues AS q)) AS c;
     UPDATE queue_internal.maintenance SET counted_at = begun, counting = clock_timestamp() - begun;
-EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'queue.maintain() could not count the tasks: %', SQLERRM;
+EXCEPTION
+    -- Another session is counting.
+    WHEN lock_not_available OR unique_violation THEN
+        NULL;
+    WHEN OTHERS THEN
+        RAISE WARNING 'queue.maintain() could not count the tasks: %', SQLERRM;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.count_all IS 'Counts the tasks for queue.stats and queue.workers, if there are many.';

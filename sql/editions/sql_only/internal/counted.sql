@@ -1,8 +1,8 @@
 -- queue_internal.counted(queues), queue_internal.counted_at()
 --
---   Without the library nothing counts the tasks as they come and go. If there are many, to count them takes too long for
---   each read of a view. So queue.maintain() counts them (count_all), and these functions return what it stored, and when
---   that was: nothing if there was little to count, or if it was too long ago.
+--   Without the library nothing counts the tasks as they come and go. If there are many, counting them at each read would
+--   take too long. So queue.maintain() counts them (count_all), and these functions return what it stored, and when that
+--   was. They return nothing if there are few tasks, or if the last count is too old.
 
 CREATE TABLE queue_internal.counts (
     queue         text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -18,7 +18,7 @@ CREATE TABLE queue_internal.counts (
     failed        bigint,
     rate          float8
 );
-COMMENT ON TABLE queue_internal.counts IS 'The tasks of each queue, when queue.maintain() last counted many.';
+COMMENT ON TABLE queue_internal.counts IS 'The tasks of each queue, as of the last count by queue.maintain().';
 
 CREATE TABLE queue_internal.counted_running (
     worker      text,
@@ -27,14 +27,15 @@ CREATE TABLE queue_internal.counted_running (
     lease_until timestamptz
 );
 ALTER TABLE queue_internal.counted_running REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_internal.counted_running IS 'The tasks that ran when queue.maintain() last counted many.';
+COMMENT ON TABLE queue_internal.counted_running IS 'The running tasks, as of the last count by queue.maintain().';
 
 CREATE FUNCTION queue_internal.counted_at() RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- How long a count is of use follows from how often count_all() counts.
-    RETURN (SELECT m.counted_at FROM queue_internal.maintenance AS m
-            WHERE m.counted_at BETWEEN now() - interval '5 minutes' - 40 * m.counting AND now() + interval '1 minute');
+    -- count_all() counts after twenty times the time that it takes. Five minutes and two counts may be missed.
+    RETURN (SELECT max(m.counted_at) FROM queue_internal.maintenance AS m
+            WHERE m.counted_at BETWEEN statement_timestamp() - interval '5 minutes' - 40 * m.counting
+                                   AND statement_timestamp() + interval '1 minute');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.counted_at IS
@@ -46,13 +47,13 @@ RETURNS TABLE (
     oldest_due_at timestamptz, completed bigint, cancelled bigint, failed bigint, rate float8)
 LANGUAGE plpgsql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    mine CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    mine   CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    moment CONSTANT timestamptz := queue_internal.counted_at();
 BEGIN
-    IF queue_internal.counted_at() IS NOT NULL THEN
-        RETURN QUERY
-        SELECT c.* FROM queue_internal.counts AS c
-        WHERE c.queue = ANY (queues) AND coalesce(c.queue = ANY (mine), true);
-    END IF;
+    -- Not those of an earlier queue of that name.
+    RETURN QUERY
+    SELECT c.* FROM queue_internal.counts AS c JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
+    WHERE c.queue = ANY (queues) AND coalesce(c.queue = ANY (mine), true);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS

@@ -13,11 +13,14 @@ SET jit = off
 SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
-    mine CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    mine   CONSTANT text[] := queue_internal.queues_with_right('monitor');
+    moment CONSTANT timestamptz := queue_internal.counted_at();
 BEGIN
-    IF queue_internal.counted_at() IS NOT NULL THEN
+    IF moment IS NOT NULL THEN
         RETURN QUERY
-        SELECT c.worker, c.queue::text, c.claimed_at, c.lease_until FROM queue_internal.counted_running AS c
+        SELECT c.worker, c.queue::text, c.claimed_at, c.lease_until
+        FROM queue_internal.counted_running AS c
+        JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
         WHERE coalesce(c.queue = ANY (mine), true);
     ELSE
         RETURN QUERY
