@@ -432,7 +432,7 @@ COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of group
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
 --   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
---   snapshot may be older than the lock. Also where several tasks of a group may run, and beyond a hundred groups: it has
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and after a tenth of a second: it has
 --   a group locked until this transaction ends, also against others that share its lock.
 --   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
 --             needs no subtransaction
@@ -461,7 +461,7 @@ BEGIN
             one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
         admitted := false;
-        IF one AND in_time AND number <= 100 THEN
+        IF one AND in_time THEN
             -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
