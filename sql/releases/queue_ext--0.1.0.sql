@@ -2404,7 +2404,7 @@ COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of group
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
 --   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
---   snapshot may be older than the lock. Also where several tasks of a group may run, and beyond a hundred groups: it has
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and after a tenth of a second: it has
 --   a group locked until this transaction ends, also against others that share its lock.
 --   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
 --             needs no subtransaction
@@ -2433,7 +2433,7 @@ BEGIN
             one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
         admitted := false;
-        IF one AND in_time AND number <= 100 THEN
+        IF one AND in_time THEN
             -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
@@ -8378,8 +8378,8 @@ COMMENT ON FUNCTION queue_internal.ended_since IS
     'Counts the tasks that ended since a time, and the dead letters.';
 -- queue_internal.counted(queues)
 --
---   Returns the task counters of these queues that are kept in memory. A queue without counters is left out. Without
---   the library that is every queue; native.sql replaces this function.
+--   Returns the task counters of these queues that are kept in memory. A queue without counters is left out.
+--   native.sql replaces this function, and the SQL-only edition this file.
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (
@@ -8390,6 +8390,12 @@ LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS
     'Returns the counters in memory behind queue.stats, for those of the queues that have any.';
+
+CREATE FUNCTION queue_internal.counted_at() RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NULL::timestamptz
+$$;
+COMMENT ON FUNCTION queue_internal.counted_at IS 'Returns null: the counters are those of now.';
 -- queue_internal.count_tables(queues)
 --
 --   Counts the tasks of these queues in the tables, for queue.stats: those of the queues that have no counters.
@@ -8458,8 +8464,8 @@ COMMENT ON FUNCTION queue_internal.count_tables IS 'Counts the tasks of queues i
 -- queue_internal.leased_tasks(queues)
 --
 --   Returns how many tasks run in each of these queues, and the tasks whose leases are in shared memory (src/running.rs). Some of
---   these may have ended, and others may run whose leases are not there. A queue about which nothing is known is left out. Without
---   the library that is every queue; native.sql replaces this function.
+--   these may have ended, and others may run whose leases are not there. A queue about which nothing is known is left out.
+--   native.sql replaces this function.
 
 CREATE FUNCTION queue_internal.leased_tasks(queues text[]) RETURNS TABLE (queue text, running bigint, ids bigint[])
 LANGUAGE sql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
@@ -8472,7 +8478,7 @@ COMMENT ON FUNCTION queue_internal.leased_tasks IS
 --   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
 --   Rights:   as count_tables
 --   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads the tasks with a lease in
---             shared memory, and all tasks of those queues in which more tasks run than that; without the library, of all queues
+--             shared memory, and all tasks of those queues in which more tasks run than that
 
 CREATE FUNCTION queue_internal.running_tasks()
 RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
@@ -12618,10 +12624,11 @@ SELECT queue_internal.announce_extension();
 -- The views queue.stats and queue.workers. They read memory where they can, so they come after the functions of the
 -- library that they call (native.sql). Rights as in views.sql.
 
--- Reads the counters in shared memory. Queues without counters are counted, in one pass over each table. The counters
--- do not include rows that logical replication inserts.
+-- Reads the counters in shared memory, or what queue.maintain() has counted (counted_at). Other queues are counted, in
+-- one pass over each table. The counters do not include rows that logical replication inserts.
 CREATE VIEW queue.stats WITH (security_barrier) AS
-WITH shown AS MATERIALIZED (
+WITH moment AS MATERIALIZED (SELECT queue_internal.counted_at() AS counted_at),
+shown AS MATERIALIZED (
     SELECT q.name, q.paused_at FROM queue.queues AS q
     WHERE coalesce(q.name = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
 ),
@@ -12633,10 +12640,10 @@ counted AS MATERIALIZED (
     )) AS c
 ),
 numbers AS (
-    SELECT * FROM counted
+    SELECT c.*, m.counted_at FROM counted AS c, moment AS m
     UNION ALL
-    SELECT * FROM queue_internal.count_tables(ARRAY(
-        SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name)))
+    SELECT t.*, NULL FROM queue_internal.count_tables(ARRAY(
+        SELECT q.name FROM shown AS q WHERE NOT EXISTS (SELECT FROM counted AS c WHERE c.queue = q.name))) AS t
 )
 SELECT q.name AS queue,
        q.paused_at IS NOT NULL AS paused,
@@ -12646,11 +12653,12 @@ SELECT q.name AS queue,
        coalesce(n.blocked, 0) AS blocked,
        coalesce(n.running, 0) AS running,
        coalesce(n.dead, 0) AS dead,
-       CASE WHEN isfinite(n.oldest_due_at) THEN now() - n.oldest_due_at END AS oldest_due_age,
+       CASE WHEN isfinite(n.oldest_due_at) THEN coalesce(n.counted_at, now()) - n.oldest_due_at END AS oldest_due_age,
        coalesce(n.completed, 0) AS completed_last_hour,
        coalesce(n.cancelled, 0) AS cancelled_last_hour,
        coalesce(n.failed, 0) AS failed_last_hour,
-       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second
+       round(coalesce(n.rate, 0)::numeric, 1) AS completed_per_second,
+       n.counted_at
 FROM shown AS q
 LEFT JOIN numbers AS n ON n.queue = q.name;
 
@@ -12660,14 +12668,16 @@ SELECT w.worker,
        count(w.lease_until) AS running,
        min(w.claimed_at) AS working_since,
        min(w.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE w.lease_until <= now()) AS overdue,
+       count(*) FILTER (WHERE w.lease_until <= coalesce(m.counted_at, now())) AS overdue,
        count(*) FILTER (WHERE w.waits) AS waiting,
-       min(w.since) AS waiting_since
-FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+       min(w.since) AS waiting_since,
+       m.counted_at
+FROM (SELECT queue_internal.counted_at() AS counted_at OFFSET 0) AS m,
+     (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
       FROM queue_internal.running_tasks() AS t
       UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY w.worker, w.queue;
+GROUP BY w.worker, w.queue, m.counted_at;
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,
@@ -12715,7 +12725,9 @@ BEGIN
     RETURN QUERY
     SELECT 'engine', f.status, f.detail, f.hint
     FROM (VALUES
-        (engine ? 'edition', 'ok', format('%s edition, without a library', engine ->> 'edition'), NULL),
+        (engine ? 'edition', 'ok',
+         format('%s edition, without a library', engine ->> 'edition')
+         || coalesce(', tasks counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
          'Everything works, but slower. Set queue.lanes and restart the server.'),
@@ -12768,9 +12780,10 @@ BEGIN
     SELECT 'leases', 'warning',
            format('queue %s: a lease of worker %s expired %s ago, but its task was not requeued', to_json(w.queue),
                   coalesce(to_json(w.worker)::text, 'without a name'),
-                  CASE WHEN isfinite(w.next_lease_until) THEN date_trunc('second', moment - w.next_lease_until) END),
+                  CASE WHEN isfinite(w.next_lease_until)
+                       THEN date_trunc('second', coalesce(w.counted_at, moment) - w.next_lease_until) END),
            'SELECT queue.reap() requeues it. If there is a background worker, the server log has the reason.'
-    FROM queue.workers AS w WHERE w.next_lease_until < moment - overdue_for ORDER BY w.queue, w.worker;
+    FROM queue.workers AS w WHERE w.next_lease_until < coalesce(w.counted_at, moment) - overdue_for ORDER BY w.queue, w.worker;
     IF NOT FOUND THEN
         RETURN QUERY SELECT 'leases', 'ok', format('none expired more than %s ago', overdue_for), NULL;
     END IF;
@@ -13062,6 +13075,9 @@ COMMENT ON COLUMN queue.stats.completed_last_hour IS 'Tasks that completed in th
 COMMENT ON COLUMN queue.stats.cancelled_last_hour IS 'Tasks that were cancelled in the last hour.';
 COMMENT ON COLUMN queue.stats.failed_last_hour IS 'Tasks that became dead letters in the last hour.';
 COMMENT ON COLUMN queue.stats.completed_per_second IS 'Tasks that completed, per second, over the last minute.';
+COMMENT ON COLUMN queue.stats.counted_at IS
+    'When the tasks were counted; null if this query counted them. In the SQL-only edition with many tasks, queue.maintain() '
+    'counts them.';
 COMMENT ON VIEW queue.workers IS
     'The workers of each queue that hold leases or wait for a task. The SQL-only edition does not show workers that wait.';
 COMMENT ON COLUMN queue.workers.worker IS 'The name that the worker passed to claim, take or wait; null if none.';
@@ -13072,6 +13088,7 @@ COMMENT ON COLUMN queue.workers.next_lease_until IS 'When the first of these lea
 COMMENT ON COLUMN queue.workers.overdue IS 'How many of these leases have expired.';
 COMMENT ON COLUMN queue.workers.waiting IS 'How many sessions wait for a task of the queue under that name.';
 COMMENT ON COLUMN queue.workers.waiting_since IS 'When the first of these began to wait.';
+COMMENT ON COLUMN queue.workers.counted_at IS 'When queue.maintain() read the running tasks; null if this query read them.';
 COMMENT ON VIEW queue.batches IS
     'The batches whose callback still waits. Counting the tasks of a large batch takes time.';
 COMMENT ON COLUMN queue.batches.batch IS 'The id of the batch and of its callback.';
@@ -13208,9 +13225,9 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
--- rights of that role alone, and show only its queues.
+-- rights of that role alone, and show only its queues. counted_at shows only a time.
 GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-    queue_internal.caller, queue_internal.counted, queue_internal.count_tables, queue_internal.running_tasks,
+    queue_internal.caller, queue_internal.counted, queue_internal.counted_at, queue_internal.count_tables, queue_internal.running_tasks,
     queue_internal.waiting_workers, queue_internal.is_handler,
     queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
 -- So are those in the condition of a trigger, with those of the role that inserts.
