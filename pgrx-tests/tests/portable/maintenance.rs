@@ -105,12 +105,12 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
     // A role sees the queues on which it has the right, and one without a right none.
     cluster
         .connect()
-        .batch_execute("CREATE ROLE one LOGIN; CREATE ROLE none LOGIN; SELECT queue.grant_operator('one', 'second')")
+        .batch_execute("CREATE ROLE one LOGIN; CREATE ROLE stranger LOGIN; SELECT queue.grant_operator('one', 'second')")
         .expect("roles");
     let as_role = |name: &str| cluster.config("postgres").user(name).connect(NoTls).expect("connect");
     assert_eq!(ask::<String>(&mut as_role("one"), COUNTED), "second 1 1 t");
     assert_eq!(ask::<String>(&mut as_role("one"), WORKERS), "ada second 1 0 t");
-    as_role("none").batch_execute("TABLE queue.stats").expect_err("no right");
+    as_role("stranger").batch_execute("TABLE queue.stats").expect_err("no right");
     let functions = "SELECT count(*) FROM queue_internal.counted(ARRAY['default', 'second'])";
     assert_eq!(ask::<Option<i64>>(&mut as_role("one"), functions), Some(1));
     // A new queue is counted at each read until the next count. That comes when at most a twentieth of the time goes into counting.
