@@ -69,7 +69,10 @@ fn under_an_old_snapshot_the_end_of_a_task_does_not_read_all_that_its_group_has_
         push_many(&mut client);
         let read = complete(&mut client, FINISHED);
         let most = read.iter().max().expect("an end");
-        println!("an end reads at most {most} entries, and {} on average", read.iter().sum::<i64>() / FINISHED);
+        println!(
+            "an end reads at most {most} entries, and {} on average",
+            read.iter().sum::<i64>() / FINISHED
+        );
         assert!(*most < FEW, "an end has read {most} entries");
     });
 }
@@ -93,7 +96,10 @@ fn without_a_worker_a_task_whose_start_deadline_has_passed_does_not_hold_up_its_
             &mut client,
             "SELECT queue.create('r'), queue.push('r', '\"late\"', group_key => 'g', start_by => clock_timestamp() + '50 ms')",
         );
-        run(&mut client, "SELECT queue.push('r', '\"last\"', group_key => 'g'); SELECT queue_internal.admit_next('r', 'g', 'infinity')");
+        run(
+            &mut client,
+            "SELECT queue.push('r', '\"last\"', group_key => 'g'); SELECT queue_internal.admit_next('r', 'g', 'infinity')",
+        );
         run(&mut client, "SELECT pg_sleep(0.05)");
         let next = "SELECT payload #>> '{}' FROM queue.claim('1 hour', 'r')";
         assert_eq!(client.query_one(next, &[]).expect("a task").get::<_, String>(0), "last");
@@ -125,14 +131,19 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
             "a task of another queue",
             "{}",
             |client, _| {
-                run(client, "SELECT queue.create('other'); SELECT queue.push('other', '\"late\"', group_key => 'g')");
+                run(
+                    client,
+                    "SELECT queue.create('other'); SELECT queue.push('other', '\"late\"', group_key => 'g')",
+                );
             },
             |client, _| run(client, "CALL queue.move_where('{\"queue\": \"other\"}', 'q')"),
         ),
         (
             "a delayed task that others no longer pass",
             "{\"delayed_head\": \"pass\"}",
-            |_, late| run(late, "BEGIN; SELECT queue.push('q', '\"late\"', group_key => 'g', delay => '1 hour')"),
+            |_, late| {
+                run(late, "BEGIN; SELECT queue.push('q', '\"late\"', group_key => 'g', delay => '1 hour')")
+            },
             |client, late| {
                 run(late, "COMMIT");
                 run(client, "SELECT queue.configure('q', '{\"delayed_head\": \"block\"}')");

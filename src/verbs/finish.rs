@@ -49,7 +49,15 @@ impl Finisher {
         unsafe {
             let tasks = pg_sys::table_open(tables.tasks, pg_sys::NoLock as i32);
             let by_tid = ByTid::open(tasks);
-            Ok(Self { tables, tasks, by_tid, history: None, settings: None, finished: Vec::new(), groups: Default::default() })
+            Ok(Self {
+                tables,
+                tasks,
+                by_tid,
+                history: None,
+                settings: None,
+                finished: Vec::new(),
+                groups: Default::default(),
+            })
         }
     }
 

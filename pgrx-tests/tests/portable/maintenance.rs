@@ -98,14 +98,18 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
     assert!(detail.starts_with("SQL-only edition, without a library, tasks counted at 20"), "{detail}");
     // In a session that has read no tasks before.
     let mut reader = as_owner(&cluster, "postgres");
-    reader.batch_execute("BEGIN; TABLE queue.stats; TABLE queue.workers; SELECT * FROM queue.health()").expect("read");
+    reader
+        .batch_execute("BEGIN; TABLE queue.stats; TABLE queue.workers; SELECT * FROM queue.health()")
+        .expect("read");
     let read = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relid = 'queue.tasks'::regclass";
     assert_eq!(ask::<i64>(&mut reader, read), 0, "tasks were read");
     reader.batch_execute("ROLLBACK").expect("roll back");
     // A role sees the queues on which it has the right, and one without a right none.
     cluster
         .connect()
-        .batch_execute("CREATE ROLE one LOGIN; CREATE ROLE stranger LOGIN; SELECT queue.grant_operator('one', 'second')")
+        .batch_execute(
+            "CREATE ROLE one LOGIN; CREATE ROLE stranger LOGIN; SELECT queue.grant_operator('one', 'second')",
+        )
         .expect("roles");
     let as_role = |name: &str| cluster.config("postgres").user(name).connect(NoTls).expect("connect");
     assert_eq!(ask::<String>(&mut as_role("one"), COUNTED), "second 1 1 t");
@@ -132,7 +136,8 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
         .expect("another queue");
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 0 0 f");
     // An old count is not shown, and without many tasks none is kept.
-    let old = "UPDATE queue_internal.maintenance SET counted_at = now() - interval '6 minutes', counting = '0'";
+    let old =
+        "UPDATE queue_internal.maintenance SET counted_at = now() - interval '6 minutes', counting = '0'";
     owner.batch_execute(old).expect("some time later");
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 f, second 1 0 f, third 0 0 f");
     owner.batch_execute("TRUNCATE queue.tasks").expect("truncate");
