@@ -284,13 +284,13 @@ CREATE TABLE queue_internal.events (
     due_at    timestamptz NOT NULL DEFAULT '-infinity',
     tries     integer     NOT NULL DEFAULT 0,
     error     text,
-    -- Of a group: the smallest id of the tasks that have come to it, null if none have (raise_group_head).
+    -- Of a group: the smallest id of the tasks that have come to it, null if none have (internal/group_heads.sql).
     arrived   bigint,
     CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has a smaller id (internal/groups.sql).
+-- Groups with many dead index entries: no task of the group has a smaller id (internal/group_heads.sql).
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,

@@ -1,7 +1,8 @@
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
---             after it, or has ended the task before it in its group; by key, also for one that is pushing a replacement of the running task
+--             after it, or has ended the task before it in its group; by key, also for one that is pushing a replacement of
+--             the running task
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text

@@ -1,8 +1,8 @@
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
---   a group, a retry in a group, an end that could not admit the next task itself (hand_over). The next claim from the queue processes the events before it looks for
---   tasks; the background worker and queue.maintain() do it too.
+--   a group, a retry in a group, an end that could not admit the next task itself (hand_over.sql). The next claim from the
+--   queue processes the events before it looks for tasks; the background worker and queue.maintain() do it too.
 --   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from

@@ -5,7 +5,8 @@
 --   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
 --   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
 --   task, an event whose transaction committed late, or a task that another session has admitted in its group, may be
---   overtaken for that long if it lies before the scan start. A claim that finds nothing after the scan start scans again from the front.
+--   overtaken for that long if it lies before the scan start. A claim that finds nothing after the scan start scans again
+--   from the front.
 --
 --   The background worker uses scan starts for events, too (process_all_events). There, an event whose transaction
 --   committed late is overtaken until the scan start is over, unless a claim processes it.

@@ -296,13 +296,13 @@ CREATE TABLE queue_internal.events (
     due_at    timestamptz NOT NULL DEFAULT '-infinity',
     tries     integer     NOT NULL DEFAULT 0,
     error     text,
-    -- Of a group: the smallest id of the tasks that have come to it, null if none have (raise_group_head).
+    -- Of a group: the smallest id of the tasks that have come to it, null if none have (internal/group_heads.sql).
     arrived   bigint,
     CONSTRAINT events_pkey PRIMARY KEY (queue, due_at, id),
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has a smaller id (internal/groups.sql).
+-- Groups with many dead index entries: no task of the group has a smaller id (internal/group_heads.sql).
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,
@@ -1974,7 +1974,7 @@ COMMENT ON FUNCTION queue_internal.retire_keys IS
 --
 --   A task of a group is pushed as blocked (admission 2), and is not in tasks_order: a claim never passes over tasks
 --   that have to wait, however many there are. Where one task of a group may run at a time, the end of that task admits
---   the next one in the same transaction (hand_over). Whatever else may admit one (a push, a retry) leaves an event; the
+--   the next one in the same transaction (hand_over.sql). Whatever else may admit one (a push, a retry) leaves an event; the
 --   claim that processes it admits as many as the limit allows (admission 1), the smallest id first. So at
 --   most "max_running_per_group" of a group are admitted, and only those can be claimed. A task with a smaller id that
 --   comes later, by a retry or from another queue, takes the place of an admitted one that does not run yet.
@@ -2034,7 +2034,7 @@ COMMENT ON TRIGGER queue_created ON queue.queues IS 'Prepares the locks of a new
 
 -- Returns how many tasks of a group are admitted, how many of those are not running yet, and the last of these. "used" is
 -- how much of the group's rate limit these and the starts of the last period use up, null if it has none. This is one query,
--- so that a task that starts meanwhile is counted once. "first_id": no task of the group has a smaller id (raise_group_head).
+-- so that a task that starts meanwhile is counted once. "first_id": no task of the group has a smaller id (group_heads.sql).
 CREATE FUNCTION queue_internal.admitted_of(
     source queue.queues, group_key text, first_id bigint DEFAULT -9223372036854775808,
     OUT admitted bigint, OUT ready bigint, OUT latest bigint, OUT used bigint)
@@ -2309,6 +2309,60 @@ $$;
 COMMENT ON FUNCTION queue_internal.admit_next IS
     'Admits tasks of a group up to its limit; false if that has to wait.';
 
+-- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
+-- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
+CREATE FUNCTION queue_internal.block_due_tasks(task queue.tasks) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- Not written into the statement, as in admitted_of.
+    is_open CONSTANT smallint := 0;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT t.id FROM queue.tasks AS t
+        WHERE t.id = ANY (ARRAY(
+                  SELECT o.id FROM queue.tasks AS o
+                  -- In the order of tasks_group, because the index on ids has the tasks of all queues.
+                  WHERE o.queue = task.queue AND o.group_key = task.group_key
+                    AND (o.admission, o.id) >= (is_open, task.id) AND o.admission <= is_open
+                  ORDER BY o.admission, o.id LIMIT 200))
+          AND t.queue = task.queue AND t.group_key = task.group_key AND t.admission = is_open
+          AND t.state = 'queued' AND t.run_at <= clock_timestamp()
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
+
+-- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
+-- before others. If the option of the queue says so, a delayed task lets the others pass. In a group with a rate limit,
+-- a task that has run must be admitted again before its next start.
+CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF task.group_key IS NULL THEN
+        RETURN;
+    ELSIF task.admission = 1 THEN
+        UPDATE queue.tasks AS t
+        SET admission = CASE WHEN q.delayed_head = 'pass' AND task.run_at > clock_timestamp() THEN 0 ELSE 2 END
+        FROM queue.queues AS q
+        WHERE t.id = task.id AND q.name = task.queue
+          AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
+               OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
+    END IF;
+    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.recheck_group IS
+    'Has the admissions of a group checked again after a task was requeued or delayed.';
 -- The head of a group: no task of the group has a smaller id.
 --
 --   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
@@ -2316,11 +2370,12 @@ COMMENT ON FUNCTION queue_internal.admit_next IS
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
 --   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
---   event that has their ids, and whoever processes it lowers the head. Tasks that are open come without one; they get it
---   when they are blocked. What came without triggers the sweep finds.
+--   event that has their ids, and whoever processes it lowers the head. The push of an open task writes no event; whoever
+--   blocks it later does. The sweep finds what came without triggers.
 --   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
 --   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
 --   neither dumped nor moved to another edition.
+
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -2399,7 +2454,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of groups that were not changed for an hour.';
-
 -- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
@@ -2408,6 +2462,7 @@ COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of group
 --   a group locked until this transaction ends, also against others that share its lock.
 --   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
 --             needs no subtransaction
+
 CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql
@@ -2463,61 +2518,6 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS
     'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
-
--- Tasks of a group that became due while they were open have to be blocked like the others. Many at once, because a
--- claim would meet them one by one; but it reads no more than the next ones, most of which may not be due.
-CREATE FUNCTION queue_internal.block_due_tasks(task queue.tasks) RETURNS void
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
-SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    -- Not written into the statement, as in admitted_of.
-    is_open CONSTANT smallint := 0;
-BEGIN
-    WITH due AS MATERIALIZED (
-        SELECT t.id FROM queue.tasks AS t
-        WHERE t.id = ANY (ARRAY(
-                  SELECT o.id FROM queue.tasks AS o
-                  -- In the order of tasks_group, because the index on ids has the tasks of all queues.
-                  WHERE o.queue = task.queue AND o.group_key = task.group_key
-                    AND (o.admission, o.id) >= (is_open, task.id) AND o.admission <= is_open
-                  ORDER BY o.admission, o.id LIMIT 200))
-          AND t.queue = task.queue AND t.group_key = task.group_key AND t.admission = is_open
-          AND t.state = 'queued' AND t.run_at <= clock_timestamp()
-        FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE queue.tasks AS t SET admission = 2 FROM due AS d WHERE t.id = d.id;
-    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.block_due_tasks IS 'Blocks the due tasks of a group until it is their turn.';
-
--- Called when a task of a group is requeued or gets another run_at: a task behind it may run first, or it may run
--- before others. If the option of the queue says so, a delayed task lets the others pass. In a group with a rate limit,
--- a task that has run must be admitted again before its next start.
-CREATE FUNCTION queue_internal.recheck_group(task queue.tasks) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF task.group_key IS NULL THEN
-        RETURN;
-    ELSIF task.admission = 1 THEN
-        UPDATE queue.tasks AS t
-        SET admission = CASE WHEN q.delayed_head = 'pass' AND task.run_at > clock_timestamp() THEN 0 ELSE 2 END
-        FROM queue.queues AS q
-        WHERE t.id = task.id AND q.name = task.queue
-          AND (q.delayed_head = 'pass' AND task.run_at > clock_timestamp()
-               OR q.group_rate_limit IS NOT NULL AND task.state = 'running');
-    END IF;
-    INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (task.queue, task.group_key, task.id);
-END
-$$;
-COMMENT ON FUNCTION queue_internal.recheck_group IS
-    'Has the admissions of a group checked again after a task was requeued or delayed.';
 -- Dependencies: a task that waits for others.
 --
 --   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
@@ -3268,7 +3268,8 @@ COMMENT ON FUNCTION queue_internal.sweep_batches IS
 --   thousand remembers where it found its first task, and starts there for twenty times as long as that claim took, up
 --   to a minute. Scans from the front then take a twentieth of its time, however many entries there are. A more urgent
 --   task, an event whose transaction committed late, or a task that another session has admitted in its group, may be
---   overtaken for that long if it lies before the scan start. A claim that finds nothing after the scan start scans again from the front.
+--   overtaken for that long if it lies before the scan start. A claim that finds nothing after the scan start scans again
+--   from the front.
 --
 --   The background worker uses scan starts for events, too (process_all_events). There, an event whose transaction
 --   committed late is overtaken until the scan start is over, unless a claim processes it.
@@ -3427,8 +3428,8 @@ COMMENT ON FUNCTION queue_internal.try_locked_event IS
 -- Events: hints to check a waiting task or a group.
 --
 --   Each change that may unblock a task leaves an event in the same transaction: the end of a predecessor, a push into
---   a group, a retry in a group, an end that could not admit the next task itself (hand_over). The next claim from the queue processes the events before it looks for
---   tasks; the background worker and queue.maintain() do it too.
+--   a group, a retry in a group, an end that could not admit the next task itself (hand_over.sql). The next claim from the
+--   queue processes the events before it looks for tasks; the background worker and queue.maintain() do it too.
 --   Promise:  an event only names what to check. The result depends on the rows of tasks and dependencies, as
 --             they are when the event is processed. A lost event is found by the sweep (sweep.sql).
 --   Promise:  an event that cannot be processed does not delay others. It is due again after a pause that grows from
@@ -10785,7 +10786,8 @@ invalid or too large.';
 -- queue.cancel
 --
 --   Waits:    for a transaction that is working on the task; if the task is not running, also for one that has pushed
---             after it, or has ended the task before it in its group; by key, also for one that is pushing a replacement of the running task
+--             after it, or has ended the task before it in its group; by key, also for one that is pushing a replacement of
+--             the running task
 --   Touches:  queue.tasks (updates or deletes), queue.history (inserts)
 
 CREATE FUNCTION queue.cancel(id bigint) RETURNS text

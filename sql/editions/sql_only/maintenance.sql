@@ -19,8 +19,9 @@ $$;
 COMMENT ON PROCEDURE queue.maintain IS
 'Does one round of maintenance: requeues tasks whose lease has expired, ends tasks that were not claimed by their
 start deadline, runs the schedules that are due, unblocks tasks that waited for a predecessor or their turn, creates and drops
-partitions of the history, deletes old dead letters, keys, steps and events, counts the tasks for queue.stats and queue.workers
-if there are many, and notifies listeners. Call it once a minute, from pg_cron or another scheduler. Only the owner of queue_ext can call it, because it creates and drops tables.
+partitions of the history, deletes old dead letters, keys, steps and events, notifies listeners, and counts the tasks for
+queue.stats and queue.workers if there are many. Call it once a minute, from pg_cron or another scheduler. Only the owner of
+queue_ext can call it, because it creates and drops tables.
 
 Errors: 2D000: it was called in a transaction block. A part that fails raises a WARNING, and the others still run.';
 

@@ -1,0 +1,91 @@
+-- The head of a group: no task of the group has a smaller id.
+--
+--   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
+--   prevents that, each admission would read all of the group's. So one that has read more than a hundred stores the
+--   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
+--   a few more entries: both together grow with the square root of the number of dead entries.
+--   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
+--   event that has their ids, and whoever processes it lowers the head. The push of an open task writes no event; whoever
+--   blocks it later does. The sweep finds what came without triggers.
+--   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
+--   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
+--   neither dumped nor moved to another edition.
+
+CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Read before the tasks: later ones have larger ids, or come with an event. Null if there was none yet.
+    head bigint := pg_sequence_last_value('queue.tasks_id_seq');
+BEGIN
+    head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
+    -- Tasks that are not dead may be as many.
+    IF (head > first_id) IS NOT TRUE THEN
+        RETURN;
+    END IF;
+    UPDATE queue_internal.group_heads AS h SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
+    IF NOT FOUND AND NOT EXISTS (
+        SELECT FROM queue_internal.group_heads AS o
+        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key) THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.raise_group_head IS
+    'Stores that no task of a group has a smaller id than the first one there is.';
+
+-- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
+CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM queue_internal.group_heads AS h
+    WHERE (h.queue, h.group_key) IN (
+        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+        WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
+          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
+
+CREATE FUNCTION queue_internal.first_of_group(
+    queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT min(f.id)
+        FROM generate_series(0, 2) AS a (admission),
+             LATERAL (SELECT t.id FROM queue.tasks AS t
+                      WHERE t.queue = first_of_group.queue AND t.group_key = first_of_group.group_key
+                        AND (t.admission, t.id) >= (a.admission, first_of_group.first_id) AND t.admission <= a.admission
+                      ORDER BY t.admission, t.id LIMIT 1) AS f);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
+
+CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    old record;
+BEGIN
+    FOR old IN
+        SELECT h.queue, h.group_key FROM queue_internal.group_heads AS h
+        WHERE h.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
+        LIMIT 1000
+    LOOP
+        IF queue_internal.lock_group(old.queue, old.group_key) THEN
+            DELETE FROM queue_internal.group_heads AS h WHERE h.queue = old.queue AND h.group_key = old.group_key;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of groups that were not changed for an hour.';

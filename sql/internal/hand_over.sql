@@ -1,0 +1,64 @@
+-- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
+--
+--   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
+--   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and after a tenth of a second: it has
+--   a group locked until this transaction ends, also against others that share its lock.
+--   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
+--             needs no subtransaction
+
+CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- In a variable, as in admitted_of.
+    is_blocked CONSTANT smallint := 2;
+    until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    in_time    boolean := current_setting('transaction_isolation') = 'read committed';
+    source     text;
+    one        boolean;
+    admitted   boolean;
+BEGIN
+    FOR number IN 1 .. cardinality(queues) LOOP
+        IF source IS DISTINCT FROM queues[number] THEN
+            source := queues[number];
+            one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
+        END IF;
+        admitted := false;
+        IF one AND in_time THEN
+            -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
+            CONTINUE WHEN (
+                SELECT t.id FROM queue.tasks AS t
+                WHERE t.queue = source AND t.group_key = group_keys[number]
+                  AND (t.admission, t.id) >= (is_blocked, coalesce((
+                      SELECT h.first_id FROM queue_internal.group_heads AS h
+                      WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
+                ORDER BY t.admission, t.id LIMIT 1) IS NULL;
+            IF tasks_are_plain THEN
+                admitted := queue_internal.admit_next(source, group_keys[number], until);
+            ELSE
+                BEGIN
+                    admitted := queue_internal.admit_next(source, group_keys[number], until);
+                EXCEPTION WHEN OTHERS THEN
+                    IF queue_internal.may_log('event', source) THEN
+                        RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(source), SQLERRM;
+                    END IF;
+                END;
+            END IF;
+            in_time := clock_timestamp() < until;
+        END IF;
+        IF NOT admitted THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
