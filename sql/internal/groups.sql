@@ -328,7 +328,7 @@ BEGIN
             EXIT;
         END IF;
     END LOOP;
-    IF queue_internal.group_entries_passed() > entries + 100 + 4 * coalesce(changes, 0) THEN
+    IF queue_internal.group_entries_passed() > entries + 40 + 4 * coalesce(changes, 0) THEN
         PERFORM queue_internal.raise_group_head(source.name, group_key, first);
     END IF;
     RETURN true;

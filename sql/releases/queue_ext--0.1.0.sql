@@ -2300,7 +2300,7 @@ BEGIN
             EXIT;
         END IF;
     END LOOP;
-    IF queue_internal.group_entries_passed() > entries + 100 + 4 * coalesce(changes, 0) THEN
+    IF queue_internal.group_entries_passed() > entries + 40 + 4 * coalesce(changes, 0) THEN
         PERFORM queue_internal.raise_group_head(source.name, group_key, first);
     END IF;
     RETURN true;
@@ -2366,7 +2366,7 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 -- The head of a group: no task of the group has a smaller id.
 --
 --   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
---   prevents that, each admission would read all of the group's. So one that has read more than a hundred stores the
+--   prevents that, each admission would read all of the group's. So one that has read more than forty stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
 --   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
