@@ -1,12 +1,12 @@
-//! Groups while an old snapshot keeps the entries of their finished tasks: an admission does not read them again, and no
+//! Groups in transactions that stay open, and while an old snapshot keeps the entries of their finished tasks: an admission does not read them again, and no
 //! task that comes late is passed over.
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, Edition, Worker, run};
+use queue_ext_tests::{Cluster, Edition, SOON, Worker, eventually, number, run};
 
 /// How many tasks run before the others come.
 const FINISHED: i64 = 600;
-/// An admission that has read more than a hundred entries, and a few more each time, skips them from then on. All of those of
+/// An admission that has read more than forty entries, and a few more each time, skips them from then on. All of those of
 /// the finished tasks are more than this, in each of several lookups.
 const FEW: i64 = 400;
 
@@ -75,6 +75,47 @@ fn under_an_old_snapshot_the_end_of_a_task_does_not_read_all_that_its_group_has_
         );
         assert!(*most < FEW, "an end has read {most} entries");
     });
+}
+
+#[test]
+fn a_task_that_is_pushed_while_the_only_one_of_its_group_ends_has_its_turn_after_that() {
+    in_both_editions("groups-push", |cluster| {
+        let (mut client, mut other) = (cluster.connect(), cluster.connect());
+        run(&mut client, "SELECT queue.create('q'); SELECT queue.push('q', '\"first\"', group_key => 'g')");
+        let (_, id, token) = claim(&mut client).expect("a task");
+        let mut ending = client.transaction().expect("begin");
+        ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        run(&mut other, "SELECT queue.push('q', '\"second\"', group_key => 'g')");
+        // It looks at the group, in which the first task still runs.
+        assert_eq!(claim(&mut other), None);
+        ending.commit().expect("commit");
+        assert_eq!(number(&mut other, "SELECT count(*) FROM queue_internal.events WHERE group_key = 'g'"), 1);
+        eventually("the second task", SOON, || claim(&mut other).is_some_and(|(payload, ..)| payload == "second"));
+    });
+}
+
+#[test]
+fn a_session_that_waits_does_not_spin_while_another_has_a_task_that_only_sql_can_claim() {
+    let cluster = Edition::FastPath.cluster("groups-wait", Worker::Off);
+    Edition::FastPath.install(&cluster, "postgres");
+    let (mut client, mut other) = (cluster.connect(), cluster.connect());
+    run(&mut client, "SELECT queue.create('q', '{\"delayed_head\": \"pass\"}')");
+    run(
+        &mut client,
+        "SELECT queue.push('q', group_key => 'g', delay => '20 ms') FROM generate_series(1, 2); SELECT pg_sleep(0.03)",
+    );
+    let mut claiming = client.transaction().expect("begin");
+    claiming.execute("SELECT queue.claim('1 hour', 'q')", &[]).expect("claim");
+    let begun = std::time::Instant::now();
+    let mut rounds = 0;
+    while begun.elapsed().as_millis() < 500 {
+        assert_eq!(claim(&mut other), None);
+        run(&mut other, "CALL queue.wait('q', '100 ms')");
+        rounds += 1;
+    }
+    println!("{rounds} rounds");
+    // A pause is 20 ms at least.
+    assert!(rounds <= 40, "it has claimed {rounds} times in half a second");
 }
 
 /// Natively, claims leave a task whose start deadline has passed to the worker.

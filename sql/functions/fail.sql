@@ -2,7 +2,8 @@
 --
 --   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key, and then for one
 --             that ends a task which was to replace it
---   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
+--   Touches:  queue.tasks (updates or deletes; at the end of a task of a group also admits the next one, and has it locked until
+--             the transaction ends), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(
     id        bigint,

@@ -9,7 +9,7 @@
 --   blocks it later does. The sweep finds what came without triggers.
 --   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
 --   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
---   neither dumped nor moved to another edition.
+--   not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -83,7 +83,10 @@ BEGIN
         LIMIT 1000
     LOOP
         IF queue_internal.lock_group(old.queue, old.group_key) THEN
-            DELETE FROM queue_internal.group_heads AS h WHERE h.queue = old.queue AND h.group_key = old.group_key;
+            DELETE FROM queue_internal.group_heads AS h
+            WHERE (h.queue, h.group_key) IN (
+                SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+                WHERE o.queue = old.queue AND o.group_key = old.group_key FOR UPDATE SKIP LOCKED);
         END IF;
     END LOOP;
 END

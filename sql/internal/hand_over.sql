@@ -9,6 +9,25 @@
 
 CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
 RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF tasks_are_plain THEN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
+        RETURN;
+    END IF;
+    -- One subtransaction for all groups; one for each only if one of them raises an error.
+    BEGIN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, true);
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+
+-- With "apart", each group is handed over in a subtransaction of its own.
+CREATE FUNCTION queue_internal.hand_over_each(queues text[], group_keys text[], apart boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -32,8 +51,9 @@ BEGIN
             one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
         admitted := false;
-        IF one AND in_time THEN
-            -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
+        -- Locked before it looks, and until it commits even if nothing is blocked: whoever processes the event of a later
+        -- push meanwhile still takes the task that has ended for a running one, and must not delete that event.
+        IF one AND in_time AND queue_internal.lock_group(source, group_keys[number]) THEN
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
@@ -41,7 +61,7 @@ BEGIN
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1) IS NULL;
-            IF tasks_are_plain THEN
+            IF NOT apart THEN
                 admitted := queue_internal.admit_next(source, group_keys[number], until);
             ELSE
                 BEGIN
@@ -60,5 +80,5 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hand_over IS
-    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+COMMENT ON FUNCTION queue_internal.hand_over_each IS
+    'Admits the next task of each of these groups, or leaves an event for it.';

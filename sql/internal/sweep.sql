@@ -3,6 +3,7 @@
 --   It reads the dependencies, the groups of each queue, the keys, the batches, and the rows of internal/steps.sql in the
 --   order of their indexes, in turns: a bounded number of rows of each in a turn, from where the last turn stopped. So the time until it
 --   finds a lost event of a group does not grow with the number of dependencies and keys, or of groups of another queue.
+--   While an old snapshot keeps dead entries of groups, a turn checks fewer of them.
 --   It resolves dependencies whose predecessor is gone, deletes keys whose task has ended and steps whose task has left no
 --   trace, and leaves an event for each waiting task, batch and group that has to be checked and has none. So a lost event causes a delay of at most about
 --   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
@@ -256,8 +257,11 @@ DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz :=
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    -- All that the groups have finished may have to be read.
+    entries CONSTANT bigint := queue_internal.group_entries_passed() + 10000;
     late    record;
     step    record;
+    head    bigint;
     first   bigint;
 BEGIN
     IF group_key IS NULL THEN
@@ -276,21 +280,21 @@ BEGIN
     END IF;
     checked := 0;
     group_key := coalesce(group_key, '');
-    WHILE checked < max_rows LOOP
+    WHILE checked < max_rows AND (checked = 0 OR queue_internal.group_entries_passed() < entries) LOOP
         SELECT t.group_key INTO group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
+        head := (SELECT h.first_id FROM queue_internal.group_heads AS h
+                 WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key);
+        first := coalesce(head, -9223372036854775808);
         SELECT s.* INTO step
-        FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
+        FROM queue_internal.admitted_of(source, sweep_groups.group_key, first) AS a,
              LATERAL queue_internal.next_admission(
-                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
-        -- A task below the head of its group, which came without an event.
-        SELECT queue_internal.first_of_group(source.name, sweep_groups.group_key) INTO first
-        FROM queue_internal.group_heads AS h
-        WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key
-          AND h.first_id > queue_internal.first_of_group(source.name, sweep_groups.group_key);
-        IF FOUND THEN
+                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
+        first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
+        IF first < head THEN
+            -- It came without an event.
             INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);

@@ -2374,7 +2374,7 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 --   blocks it later does. The sweep finds what came without triggers.
 --   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
 --   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
---   neither dumped nor moved to another edition.
+--   not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2448,7 +2448,10 @@ BEGIN
         LIMIT 1000
     LOOP
         IF queue_internal.lock_group(old.queue, old.group_key) THEN
-            DELETE FROM queue_internal.group_heads AS h WHERE h.queue = old.queue AND h.group_key = old.group_key;
+            DELETE FROM queue_internal.group_heads AS h
+            WHERE (h.queue, h.group_key) IN (
+                SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+                WHERE o.queue = old.queue AND o.group_key = old.group_key FOR UPDATE SKIP LOCKED);
         END IF;
     END LOOP;
 END
@@ -2465,6 +2468,25 @@ COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of group
 
 CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
 RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF tasks_are_plain THEN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
+        RETURN;
+    END IF;
+    -- One subtransaction for all groups; one for each only if one of them raises an error.
+    BEGIN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM queue_internal.hand_over_each(queues, group_keys, true);
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+
+-- With "apart", each group is handed over in a subtransaction of its own.
+CREATE FUNCTION queue_internal.hand_over_each(queues text[], group_keys text[], apart boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2488,8 +2510,9 @@ BEGIN
             one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
         admitted := false;
-        IF one AND in_time THEN
-            -- If nothing is blocked there is nothing to do: a push that commits later has its own event.
+        -- Locked before it looks, and until it commits even if nothing is blocked: whoever processes the event of a later
+        -- push meanwhile still takes the task that has ended for a running one, and must not delete that event.
+        IF one AND in_time AND queue_internal.lock_group(source, group_keys[number]) THEN
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
@@ -2497,7 +2520,7 @@ BEGIN
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1) IS NULL;
-            IF tasks_are_plain THEN
+            IF NOT apart THEN
                 admitted := queue_internal.admit_next(source, group_keys[number], until);
             ELSE
                 BEGIN
@@ -2516,8 +2539,8 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hand_over IS
-    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+COMMENT ON FUNCTION queue_internal.hand_over_each IS
+    'Admits the next task of each of these groups, or leaves an event for it.';
 -- Dependencies: a task that waits for others.
 --
 --   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
@@ -3679,6 +3702,7 @@ COMMENT ON FUNCTION queue_internal.process_all_events IS
 --   It reads the dependencies, the groups of each queue, the keys, the batches, and the rows of internal/steps.sql in the
 --   order of their indexes, in turns: a bounded number of rows of each in a turn, from where the last turn stopped. So the time until it
 --   finds a lost event of a group does not grow with the number of dependencies and keys, or of groups of another queue.
+--   While an old snapshot keeps dead entries of groups, a turn checks fewer of them.
 --   It resolves dependencies whose predecessor is gone, deletes keys whose task has ended and steps whose task has left no
 --   trace, and leaves an event for each waiting task, batch and group that has to be checked and has none. So a lost event causes a delay of at most about
 --   "queue.sweep_interval" if the background worker runs, else until the next queue.maintain(). A claim by SQL that
@@ -3932,8 +3956,11 @@ DECLARE
     -- In a variable, because a volatile function cannot be an index condition. No event is postponed for that long.
     longest CONSTANT timestamptz :=
         clock_timestamp() + greatest(interval '11 seconds', source.rate_period + interval '1 second');
+    -- All that the groups have finished may have to be read.
+    entries CONSTANT bigint := queue_internal.group_entries_passed() + 10000;
     late    record;
     step    record;
+    head    bigint;
     first   bigint;
 BEGIN
     IF group_key IS NULL THEN
@@ -3952,21 +3979,21 @@ BEGIN
     END IF;
     checked := 0;
     group_key := coalesce(group_key, '');
-    WHILE checked < max_rows LOOP
+    WHILE checked < max_rows AND (checked = 0 OR queue_internal.group_entries_passed() < entries) LOOP
         SELECT t.group_key INTO group_key FROM queue.tasks AS t
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
+        head := (SELECT h.first_id FROM queue_internal.group_heads AS h
+                 WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key);
+        first := coalesce(head, -9223372036854775808);
         SELECT s.* INTO step
-        FROM queue_internal.admitted_of(source, sweep_groups.group_key) AS a,
+        FROM queue_internal.admitted_of(source, sweep_groups.group_key, first) AS a,
              LATERAL queue_internal.next_admission(
-                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used) AS s;
-        -- A task below the head of its group, which came without an event.
-        SELECT queue_internal.first_of_group(source.name, sweep_groups.group_key) INTO first
-        FROM queue_internal.group_heads AS h
-        WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key
-          AND h.first_id > queue_internal.first_of_group(source.name, sweep_groups.group_key);
-        IF FOUND THEN
+                 source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
+        first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
+        IF first < head THEN
+            -- It came without an event.
             INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
@@ -10050,7 +10077,8 @@ Errors: as queue.complete_many and queue.claim.';
 --
 --   Waits:    for transactions that have pushed after the task, if it ends with this attempt or has a key, and then for one
 --             that ends a task which was to replace it
---   Touches:  queue.tasks (updates or deletes), queue.dead_letters or queue.history (inserts)
+--   Touches:  queue.tasks (updates or deletes; at the end of a task of a group also admits the next one, and has it locked until
+--             the transaction ends), queue.dead_letters or queue.history (inserts)
 
 CREATE FUNCTION queue.fail(
     id        bigint,
@@ -12338,6 +12366,7 @@ null, invalid or too large.';
 --   In time:  due schedules run first, and again between the transactions of the other parts, so that no schedule waits
 --             for the rest of the maintenance. They get at most half of the time, and what is left of those that are far
 --             behind runs last, so that the rest of the maintenance does not wait for them either
+--   Counting: the SQL-only edition counts many tasks at the end, in one transaction (count_all)
 --   Failing:  a part that fails is reported as a WARNING and does not affect the others
 --   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 

@@ -18,7 +18,7 @@ use crate::tokens::Range;
 use crate::transaction::Reservation;
 use pgrx::prelude::*;
 
-/// A task that another session has locked is tried again after a tenth of the time for which it has been due, within
+/// A task that another session has locked, or that SQL could not claim either, is tried again after a tenth of the time for which it has been due, within
 /// these bounds, so that a lock that is held for long is rarely tried.
 const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
 
@@ -47,6 +47,7 @@ impl Grant<'_> {
                 Scan::begin(self.table, self.tables.tasks_pkey, &Condition::id(reservation.get(0).id));
             point!(LeaseBegun);
             let mut result = Ok(());
+            let mut refused = None;
             for number in 0..reservation.len() {
                 let key = reservation.get(number);
                 if result.is_err() {
@@ -65,13 +66,22 @@ impl Grant<'_> {
                     }
                     Ok(None) => {}
                     Err(reason) => {
-                        lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                        refused = Some(key);
                         result = Err(reason);
                     }
                 }
             }
             scan.end();
             pg_sys::PopActiveSnapshot();
+            if let Some(key) = refused {
+                // SQL now looks at a task that only it can claim. If it cannot claim it either, because the row is locked
+                // or an error prevents it, a session that waits would find the task ready again and again.
+                if granted == 0 && matches!(result, Err(Reason::Policy)) {
+                    self.postpone(key, now());
+                } else {
+                    lanes::with(self.queue.hash(), |slot| slot.lane.add(key, i64::MAX));
+                }
+            }
             point!(LeaseEnded);
             if granted == 0 { result.map(|()| 0) } else { Ok(granted) }
         }
@@ -147,10 +157,7 @@ impl Grant<'_> {
                 }
                 Change::Stale | Change::Own => return Ok(None),
                 Change::Locked => {
-                    let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());
-                    lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));
-                    let database = shared::get().and_then(|shared| shared.database(pg_sys::MyDatabaseId));
-                    database.into_iter().for_each(|database| database.run_at(moment + pause));
+                    self.postpone(key, moment);
                     point!(LeaseLocked);
                     return Ok(None);
                 }
@@ -164,6 +171,15 @@ impl Grant<'_> {
             point!(LeaseAdded);
             Ok(Some(until))
         }
+    }
+
+    /// Offers a task again after a pause.
+    fn postpone(&self, key: Key, moment: i64) {
+        let pause = ((moment - key.run_at) / 10).clamp(*POSTPONE.start(), *POSTPONE.end());
+        lanes::with(self.queue.hash(), |slot| slot.lane.postpone(key, moment + pause));
+        // SAFETY: MyDatabaseId is set as long as the backend runs.
+        let database = shared::get().and_then(|shared| shared.database(unsafe { pg_sys::MyDatabaseId }));
+        database.into_iter().for_each(|database| database.run_at(moment + pause));
     }
 }
 

@@ -213,8 +213,16 @@ impl Protocol {
         let level = world.transaction(session).level;
         if self.scenario.group_limit != 1
             || level != Level::ReadCommitted && self.has(Rule::EventsAtReadCommitted)
-            || !matches!(world.lock(session, Key::Group, Strength::Update), Lock::Granted(_))
         {
+            return false;
+        }
+        if !self.has(Rule::HandOverLocksFirst) {
+            let view = world.view(session);
+            if self.next_admission(&view, admitted(&view)).is_none() {
+                return true;
+            }
+        }
+        if !matches!(world.lock(session, Key::Group, Strength::Update), Lock::Granted(_)) {
             return false;
         }
         if !self.has(Rule::GroupLockedToCommit) {

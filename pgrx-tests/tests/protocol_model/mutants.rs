@@ -111,6 +111,12 @@ pub const MUTANTS: &[Mutant] = &[
         MISTAKEN,
     ),
     mutant(
+        "fault: an end that finds no next task leaves its group unlocked",
+        &[HandOverLocksFirst],
+        PUSH_INTO_GROUP,
+        BLOCKED,
+    ),
+    mutant(
         "fault: a retried task comes after a younger one",
         &[OlderTaskWithdrawsYounger],
         GROUP_RETRY,

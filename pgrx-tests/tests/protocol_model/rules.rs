@@ -54,6 +54,8 @@ pub enum Rule {
     UnblockNotifiesGroup,
     /// A transaction that admits tasks of a group keeps the group locked until it commits.
     GroupLockedToCommit,
+    /// The end of a task locks its group before it looks for the next task, and to its commit even if there is none.
+    HandOverLocksFirst,
     /// The admitted tasks of a group are counted in a later statement than the one that locks the group.
     CountAfterLock,
     /// Events are processed at READ COMMITTED only.

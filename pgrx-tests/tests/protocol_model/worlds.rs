@@ -214,6 +214,15 @@ pub const GROUP: Scenario = Scenario {
     ..Scenario::PLAIN
 };
 
+/// A push and its claim while the only task of the group ends. Nothing sweeps.
+pub const PUSH_INTO_GROUP: Scenario = Scenario {
+    name: "push into a group",
+    tasks: &[Blocked, Absent],
+    clients: &[WORK, &[CLAIM], &[committed(&[Push(1, &[])])]],
+    group: &[0, 1],
+    ..Scenario::PLAIN
+};
+
 /// A claim at REPEATABLE READ, while an older task comes back that its snapshot does not have.
 pub const GROUP_REPEATABLE: Scenario = Scenario {
     name: "group, REPEATABLE READ",
@@ -585,6 +594,7 @@ pub const STANDARD: &[Scenario] = &[
     DEAD,
     DEAD_AND_GONE,
     GROUP,
+    PUSH_INTO_GROUP,
     GROUP_REPEATABLE,
     GROUP_RETRY,
     GROUP_WITHDRAWN,
