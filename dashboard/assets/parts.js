@@ -55,6 +55,12 @@ export function table(caption, columns, rows, keyOf, rowClass = () => null) {
 }
 
 export const empty = (title, ...text) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, ...text));
+// The SQL-only edition counts many tasks only now and then.
+export function counted(rows) {
+  const time = Math.max(...rows.map((row) => row.counted_at ?? -Infinity));
+  return Number.isFinite(time) ? h("p", { class: "dim counted" }, `Tasks as counted by queue.maintain() ${ago(time)}.`) : null;
+}
+
 export const heading = (title, ...beside) => h("div", { class: "heading" }, h("h1", {}, title), ...beside);
 
 export function problem(said) {

@@ -32,13 +32,14 @@ const QUEUES: &str = "
         'now', extract(epoch FROM clock_timestamp())::float8, 'role', current_user, 'database', current_database(),
         'version', current_setting('server_version'), 'standby', pg_is_in_recovery(), 'queues', coalesce((
             SELECT jsonb_agg(to_jsonb(s) - 'oldest_due_age'
-                             || jsonb_build_object('oldest_due', extract(epoch FROM s.oldest_due_age)::float8)
+                             || jsonb_build_object('oldest_due', extract(epoch FROM s.oldest_due_age)::float8,
+                                                   'counted_at', extract(epoch FROM s.counted_at)::float8)
                              ORDER BY s.queue)
             FROM (SELECT * FROM queue.stats AS s ORDER BY s.queue LIMIT 2000) AS s), '[]'))";
 const WORKERS: &str = "
     SELECT coalesce(jsonb_agg(jsonb_build_object(
         'worker', w.worker, 'queue', w.queue, 'running', w.running, 'overdue', w.overdue, 'waiting', w.waiting,
-        'since', extract(epoch FROM w.working_since)::float8,
+        'since', extract(epoch FROM w.working_since)::float8, 'counted_at', extract(epoch FROM w.counted_at)::float8,
         'lease', extract(epoch FROM w.next_lease_until)::float8) ORDER BY w.worker, w.queue), '[]')
     FROM (SELECT * FROM queue.workers AS w ORDER BY w.worker, w.queue LIMIT 1000) AS w";
 const HEALTH: &str = "SELECT coalesce(jsonb_agg(to_jsonb(h)), '[]') FROM queue.health() AS h";

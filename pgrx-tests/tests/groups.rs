@@ -90,7 +90,9 @@ fn a_task_that_is_pushed_while_the_only_one_of_its_group_ends_has_its_turn_after
         assert_eq!(claim(&mut other), None);
         ending.commit().expect("commit");
         assert_eq!(number(&mut other, "SELECT count(*) FROM queue_internal.events WHERE group_key = 'g'"), 1);
-        eventually("the second task", SOON, || claim(&mut other).is_some_and(|(payload, ..)| payload == "second"));
+        eventually("the second task", SOON, || {
+            claim(&mut other).is_some_and(|(payload, ..)| payload == "second")
+        });
     });
 }
 

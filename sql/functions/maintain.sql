@@ -6,6 +6,7 @@
 --   In time:  due schedules run first, and again between the transactions of the other parts, so that no schedule waits
 --             for the rest of the maintenance. They get at most half of the time, and what is left of those that are far
 --             behind runs last, so that the rest of the maintenance does not wait for them either
+--   Counting: the SQL-only edition counts many tasks at the end, in one transaction (count_all)
 --   Failing:  a part that fails is reported as a WARNING and does not affect the others
 --   Why it has no SET clause: a procedure with one cannot commit. So it qualifies all that it uses.
 

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { button, curve, empty, former, heading, link, part } from "../parts.js";
+import { button, counted, curve, empty, former, heading, link, part } from "../parts.js";
 import { count, rate, short, span } from "../format.js";
 import { list } from "./tasks.js";
 import { toggle } from "./queues.js";
@@ -42,7 +42,7 @@ export function render({ overview, data, parameters: { name } }) {
   return [
     heading(name, paused !== null ? h("span", { class: "badge paused" }, "paused") : null, h("span", { class: "grow" }), former("push", name, "Push a task…"),
       toggle({ queue: name, paused: paused !== null }), row?.dead ? button("redrive", name, "Redrive…", { "data-offered": Math.min(row.dead, 1000) }) : null),
-    row ? numbers(row, overview.curves.queues[name]) : part(overview.queues, () => h("p", { class: "dim pad" }, "This queue is not among those whose tasks are counted here.")),
+    row ? [numbers(row, overview.curves.queues[name]), counted([row])] : part(overview.queues, () => h("p", { class: "dim pad" }, "This queue is not among those whose tasks are counted here.")),
     h("h2", {}, next),
     data.next.tasks.length ? list(first(data.next), next, { without: ["Queue", "State", "Worker"] })
       : h("p", { class: "dim pad" }, "Nothing is due."),

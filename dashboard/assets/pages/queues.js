@@ -1,7 +1,7 @@
 // All queues, with the problems above them.
 
 import { h } from "../dom.js";
-import { button, curve, dim, empty, heading, link, number, part, queueLink, table, total } from "../parts.js";
+import { button, counted, curve, dim, empty, heading, link, number, part, queueLink, table, total } from "../parts.js";
 import { count, rate, short, span } from "../format.js";
 import { troubles } from "./health.js";
 
@@ -37,6 +37,7 @@ export function render({ overview }) {
           tile("not ready", short(later), "", "#/tasks?state=scheduled"),
           tile("dead letters", short(sum("dead")), sum("dead") ? "bad" : "", "#/dead")),
         heading("Queues", h("span", { class: "dim" }, count(queues.length))),
+        counted(queues),
         queues.length >= MOST ? h("p", { class: "dim" }, `Only the first ${count(MOST)} queues are shown and counted.`) : null,
         queues.length ? list(queues, overview.curves) : empty("No queue yet", "Create one: ", h("code", {}, "SELECT queue.create('mail')")),
       ];

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { get } from "../api.js";
-import { dim, empty, heading, lease, link, named, number, part, problem, queueLink, table, taskLink, when } from "../parts.js";
+import { counted, dim, empty, heading, lease, link, named, number, part, problem, queueLink, table, taskLink, when } from "../parts.js";
 import { count, span, now } from "../format.js";
 
 export const label = "Workers";
@@ -89,6 +89,7 @@ export function render({ overview, data }) {
       return [
         heading("Workers", h("span", { class: "dim" }, count(rows.length)),
           dead ? h("span", { class: "badge critical" }, `${count(dead)} probably dead`) : null),
+        counted(leases),
         rows.length ? table("Workers", columns, rows, (row) => JSON.stringify(row.name))
           : empty("No workers", "No worker holds a lease, waits for a task or has completed one lately. If tasks are due, the workers are down or the queues are paused."),
         leases.length >= MOST ? h("p", { class: "dim" }, `Only the first ${count(MOST)} pairs of worker and queue are shown.`) : null,

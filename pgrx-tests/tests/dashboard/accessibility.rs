@@ -153,7 +153,17 @@ fn every_page_has_its_data_in_the_sql_only_edition_and_violates_no_rule_of_wcag(
     }
     let cluster = Edition::SqlOnly.cluster("dashboard-axe", Worker::On);
     Edition::SqlOnly.install(&cluster, "postgres");
-    fill(&mut cluster.connect());
+    let mut client = cluster.connect();
+    fill(&mut client);
+    // As if there were many tasks.
+    client
+        .batch_execute(
+            "INSERT INTO queue_internal.counted_running
+             SELECT worker, queue, claimed_at, lease_until FROM queue.tasks WHERE state = 'running';
+             INSERT INTO queue_internal.counts SELECT * FROM queue_internal.count_tables(ARRAY(SELECT name FROM queue.queues));
+             UPDATE queue_internal.maintenance SET counted_at = now(), counting = '1 hour'",
+        )
+        .expect("counts");
     let dashboard = Dashboard::start(&cluster, "oncall", &["--allow-actions"]);
     let Some(checked) = Checked::browse("axe-sql-only", &dashboard, "queues") else { return };
     let browser = &checked.browser;
@@ -163,6 +173,9 @@ fn every_page_has_its_data_in_the_sql_only_edition_and_violates_no_rule_of_wcag(
             screen::open(browser, &dashboard.page(page));
             browser.sees("#live", "live");
             assert_eq!(browser.text("main .problem"), "", "{page}");
+            if ["queues", "workers"].contains(&page) {
+                browser.sees("main .counted", "Tasks as counted by queue.maintain()");
+            }
             checked.check(&format!("{page}, {size:?}, {scheme}"));
         }
     }

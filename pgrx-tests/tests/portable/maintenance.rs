@@ -120,21 +120,28 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
     // A new queue is counted at each read until the next count. That comes when at most a twentieth of the time goes into counting.
     owner
         .batch_execute(
-            "SELECT queue.create('third'), queue.push('third');
+            "SELECT queue.create('third'), queue.push('third'), queue.push('third');
              SELECT queue.complete(id, token) FROM queue.tasks WHERE state = 'running';
+             SELECT queue.claim('1 hour', 'third', worker => 'eve');
              UPDATE queue_internal.maintenance SET counting = '1 hour'",
         )
         .expect("changes");
     maintain(&mut owner);
-    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 1 t, third 1 0 f");
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 1 t, third 1 1 f");
+    let workers = format!("SELECT string_agg(concat_ws, ', ' ORDER BY concat_ws) FROM ({WORKERS}) AS w");
+    assert_eq!(ask::<String>(&mut owner, &workers), "ada second 1 0 t, eve third 1 0 t");
     owner.batch_execute("UPDATE queue_internal.maintenance SET counting = '0'").expect("some time later");
     maintain(&mut owner);
-    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 1 0 t");
-    // Nor is that of a queue of the same name before.
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 1 1 t");
+    // Nor is that of a queue of the same name before. The next count comes as soon as for a new queue.
     owner
-        .batch_execute("SELECT queue.purge('third'), queue.drop('third'); SELECT queue.create('third')")
+        .batch_execute("SELECT queue.drop('third', true); SELECT queue.create('third')")
         .expect("another queue");
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 0 0 f");
+    let later = "UPDATE queue_internal.maintenance SET counted_at = counted_at - interval '1 minute', counting = '6 seconds'";
+    owner.batch_execute(later).expect("some time later");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 0 0 t");
     // An old count is not shown, and without many tasks none is kept.
     let old =
         "UPDATE queue_internal.maintenance SET counted_at = now() - interval '6 minutes', counting = '0'";

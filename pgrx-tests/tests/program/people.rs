@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use queue_ext_tests::{SOON, eventually, number, run, text};
+use queue_ext_tests::{Edition, SOON, Worker, eventually, number, run, text};
 use serde_json::{Value, json};
 
 use super::commands::{start, task};
@@ -204,6 +204,25 @@ fn top_prints_once_without_a_terminal() {
     assert_eq!(found["workers"][0]["worker"], "w1");
     let shown = call(&cluster, &["top"]);
     assert!(shown.text().contains("w1") && shown.text().contains("oldest due"), "{}", shown.output);
+    assert!(!shown.text().contains("counted"), "{}", shown.output);
+}
+
+#[test]
+fn top_says_when_the_sql_only_edition_counted_many_tasks() {
+    let cluster = Edition::SqlOnly.cluster("top-counted", Worker::On);
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut client = cluster.connect();
+    run(&mut client, "SELECT queue.push('default')");
+    run(
+        &mut client,
+        "INSERT INTO queue_internal.counts SELECT * FROM queue_internal.count_tables('{default}');
+         UPDATE queue_internal.maintenance SET counted_at = now(), counting = '1 hour'",
+    );
+    run(&mut client, "SELECT queue.push('default')");
+    let shown = call(&cluster, &["top"]);
+    assert!(shown.text().contains("tasks as counted by queue.maintain() at "), "{}", shown.output);
+    let found = call(&cluster, &["top", "--json"]).json();
+    assert_eq!(found["queues"][0]["queued"], json!(1), "{found}");
 }
 
 #[test]

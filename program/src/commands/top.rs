@@ -15,16 +15,19 @@ use crate::output::{self, age, plain};
 const QUERY: &str = "
     SELECT jsonb_build_object(
         'database', current_database(), 'time', to_char(clock_timestamp(), 'HH24:MI:SS'),
-        'queues', coalesce((
-            SELECT jsonb_agg(to_jsonb(s) - 'oldest_due_age'
-                || jsonb_build_object('oldest_due_seconds', extract(epoch FROM s.oldest_due_age)::float8) ORDER BY s.queue)
-            FROM queue.stats AS s), '[]'),
+        'counted_at', q.counted_at, 'queues', coalesce(q.queues, '[]'),
         'workers', coalesce((
             SELECT jsonb_agg(jsonb_build_object(
                 'worker', w.worker, 'queue', w.queue, 'running', w.running, 'waiting', w.waiting, 'overdue', w.overdue,
                 'working_seconds', extract(epoch FROM coalesce(w.counted_at, clock_timestamp()) - w.working_since)::float8)
                 ORDER BY w.worker, w.queue)
-            FROM queue.workers AS w), '[]'))";
+            FROM queue.workers AS w), '[]'))
+    FROM (
+        SELECT to_char(max(s.counted_at), 'HH24:MI:SS') AS counted_at,
+               jsonb_agg(to_jsonb(s) - 'oldest_due_age'
+                   || jsonb_build_object('oldest_due_seconds', extract(epoch FROM s.oldest_due_age)::float8)
+                   ORDER BY s.queue) AS queues
+        FROM queue.stats AS s) AS q";
 
 pub async fn run(
     session: &Session,
@@ -84,7 +87,11 @@ fn picture(found: &Value) -> String {
     let workers: Vec<_> = list("workers").iter().map(worker).collect();
     let headers =
         ["queue", "queued", "running", "scheduled", "waiting", "blocked", "dead", "per second", "oldest due"];
-    let mut text = format!("{}  {}\n\n", plain(&found["database"]), plain(&found["time"]));
+    let mut text = format!("{}  {}", plain(&found["database"]), plain(&found["time"]));
+    if !found["counted_at"].is_null() {
+        text += &format!("  tasks as counted by queue.maintain() at {}", plain(&found["counted_at"]));
+    }
+    text += "\n\n";
     text += &output::table(&headers, &queues);
     text.push('\n');
     text += &output::table(&["worker", "queue", "running", "waiting", "overdue", "longest"], &workers);

@@ -41,9 +41,8 @@ BEGIN
             UPDATE queue_internal.maintenance SET counted_at = NULL, counting = NULL;
         END IF;
         RETURN;
-    ELSIF begun BETWEEN last.counted_at AND last.counted_at + last.counting * (CASE WHEN EXISTS (
-              SELECT FROM queue.queues AS q WHERE NOT EXISTS (SELECT FROM queue_internal.counts AS c WHERE c.queue = q.name))
-              THEN 5 ELSE 20 END)
+    ELSIF begun BETWEEN last.counted_at AND last.counted_at
+              + last.counting * (CASE queue_internal.not_counted(last.counted_at) WHEN '{}' THEN 20 ELSE 5 END)
           -- A role that sees only some queues would store an incomplete count.
           OR queue_internal.queues_with_right('monitor') IS NOT NULL THEN
         RETURN;

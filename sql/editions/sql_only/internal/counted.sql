@@ -34,12 +34,22 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- count_all() counts after twenty times the time that it takes. Five minutes and two counts may be missed.
     RETURN (SELECT max(m.counted_at) FROM queue_internal.maintenance AS m
-            WHERE m.counted_at BETWEEN statement_timestamp() - interval '5 minutes' - 40 * m.counting
-                                   AND statement_timestamp() + interval '1 minute');
+            WHERE m.counted_at BETWEEN clock_timestamp() - interval '5 minutes' - 40 * m.counting
+                                   AND clock_timestamp() + interval '1 minute');
 END
 $$;
 COMMENT ON FUNCTION queue_internal.counted_at IS
     'Returns when queue.maintain() counted the tasks; null if they are counted at each read.';
+
+-- A queue may have been dropped and created again under its name.
+CREATE FUNCTION queue_internal.not_counted(moment timestamptz) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN ARRAY(SELECT q.name FROM queue.queues AS q LEFT JOIN queue_internal.counts AS c ON c.queue = q.name
+                 WHERE c.queue IS NULL OR q.created_at > moment);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.not_counted IS 'Returns the queues that were created since queue.maintain() counted.';
 
 CREATE FUNCTION queue_internal.counted(queues text[])
 RETURNS TABLE (

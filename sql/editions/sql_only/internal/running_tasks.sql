@@ -1,7 +1,7 @@
 -- queue_internal.running_tasks()
 --
 --   Returns the running tasks of the queues that its caller may monitor, for queue.workers: as queue.maintain() found them
---   if there are many tasks (counted.sql).
+--   if there are many tasks (counted.sql), and those of now in queues that it has not counted.
 --   Rights:   as count_tables
 --   Touches:  queue.tasks (reads all of it: no index has the running tasks, so that claims stay HOT)
 
@@ -15,6 +15,7 @@ AS $$
 DECLARE
     mine   CONSTANT text[] := queue_internal.queues_with_right('monitor');
     moment CONSTANT timestamptz := queue_internal.counted_at();
+    fresh  text[];
 BEGIN
     IF moment IS NOT NULL THEN
         RETURN QUERY
@@ -22,6 +23,12 @@ BEGIN
         FROM queue_internal.counted_running AS c
         JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
         WHERE coalesce(c.queue = ANY (mine), true);
+        fresh := queue_internal.not_counted(moment);
+        IF fresh <> '{}' THEN
+            RETURN QUERY
+            SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+            WHERE t.queue = ANY (fresh) AND t.admission < 2 AND t.state = 'running' AND coalesce(t.queue = ANY (mine), true);
+        END IF;
     ELSE
         RETURN QUERY
         SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
