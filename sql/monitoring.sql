@@ -45,13 +45,12 @@ SELECT w.worker,
        count(w.lease_until) AS running,
        min(w.claimed_at) AS working_since,
        min(w.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE w.lease_until <= coalesce(m.counted_at, now())) AS overdue,
+       count(*) FILTER (WHERE w.lease_until <= coalesce(w.counted_at, now())) AS overdue,
        count(*) FILTER (WHERE w.waits) AS waiting,
        min(w.since) AS waiting_since,
-       m.counted_at
-FROM (SELECT queue_internal.counted_at() AS counted_at OFFSET 0) AS m,
-     (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+       w.counted_at
+FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, t.counted_at, false AS waits, NULL::timestamptz AS since
       FROM queue_internal.running_tasks() AS t
-      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
+      UNION ALL SELECT i.worker, i.queue, NULL, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY w.worker, w.queue, m.counted_at;
+GROUP BY w.worker, w.queue, w.counted_at;

@@ -2,6 +2,7 @@
 //! task that comes late is passed over.
 
 use postgres::Client;
+use postgres::error::SqlState;
 use queue_ext_tests::{Cluster, Edition, SOON, Worker, eventually, number, run};
 
 /// How many tasks run before the others come.
@@ -86,6 +87,11 @@ fn a_task_that_is_pushed_while_the_only_one_of_its_group_ends_has_its_turn_after
         let mut ending = client.transaction().expect("begin");
         ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
         run(&mut other, "SELECT queue.push('q', '\"second\"', group_key => 'g')");
+        // A refusal does not wait for the group's lock.
+        let refused = other
+            .batch_execute("SET statement_timeout = '10s'; SELECT queue.drop('q')")
+            .expect_err("it has tasks");
+        assert_eq!(refused.code(), Some(&SqlState::OBJECT_IN_USE), "{refused:?}");
         // It looks at the group, in which the first task still runs.
         assert_eq!(claim(&mut other), None);
         ending.commit().expect("commit");

@@ -27,7 +27,6 @@ BEGIN
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
-    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
         RAISE EXCEPTION 'queue "%" has tasks', name
@@ -47,6 +46,8 @@ BEGIN
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
+    -- Waits for transactions in which a task of a group has ended, which a refusal must not do.
+    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;

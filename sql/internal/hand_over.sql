@@ -9,25 +9,6 @@
 
 CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF tasks_are_plain THEN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
-        RETURN;
-    END IF;
-    -- One subtransaction for all groups; one for each only if one of them raises an error.
-    BEGIN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
-    EXCEPTION WHEN OTHERS THEN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, true);
-    END;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.hand_over IS
-    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
-
--- With "apart", each group is handed over in a subtransaction of its own.
-CREATE FUNCTION queue_internal.hand_over_each(queues text[], group_keys text[], apart boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -40,20 +21,21 @@ DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
     until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
-    in_time    boolean := current_setting('transaction_isolation') = 'read committed';
+    committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;
-    admitted   boolean;
+    -- The groups in which a task is blocked, which this transaction has locked.
+    in_queues  text[] := '{}';
+    keys       text[] := '{}';
 BEGIN
     FOR number IN 1 .. cardinality(queues) LOOP
         IF source IS DISTINCT FROM queues[number] THEN
             source := queues[number];
-            one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
+            one := committed AND (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
-        admitted := false;
         -- Locked before it looks, and until it commits even if nothing is blocked: whoever processes the event of a later
         -- push meanwhile still takes the task that has ended for a running one, and must not delete that event.
-        IF one AND in_time AND queue_internal.lock_group(source, group_keys[number]) THEN
+        IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
@@ -61,24 +43,54 @@ BEGIN
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1) IS NULL;
-            IF NOT apart THEN
-                admitted := queue_internal.admit_next(source, group_keys[number], until);
-            ELSE
-                BEGIN
-                    admitted := queue_internal.admit_next(source, group_keys[number], until);
-                EXCEPTION WHEN OTHERS THEN
-                    IF queue_internal.may_log('event', source) THEN
-                        RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(source), SQLERRM;
-                    END IF;
-                END;
-            END IF;
-            in_time := clock_timestamp() < until;
+            in_queues := in_queues || source;
+            keys := keys || group_keys[number];
+        ELSE
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+        END IF;
+    END LOOP;
+    IF keys = '{}' THEN
+        RETURN;
+    ELSIF tasks_are_plain THEN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        RETURN;
+    END IF;
+    -- One subtransaction for all groups; one for each only if one of them raises an error.
+    BEGIN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, true);
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+
+-- With "apart", each group has a subtransaction of its own.
+CREATE FUNCTION queue_internal.admit_each(queues text[], group_keys text[], until timestamptz, apart boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    admitted boolean;
+BEGIN
+    FOR number IN 1 .. cardinality(queues) LOOP
+        admitted := false;
+        IF clock_timestamp() >= until AND number > 1 THEN
+            NULL;
+        ELSIF NOT apart THEN
+            admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+        ELSE
+            BEGIN
+                admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+            EXCEPTION WHEN OTHERS THEN
+                IF queue_internal.may_log('event', queues[number]) THEN
+                    RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(queues[number]), SQLERRM;
+                END IF;
+            END;
         END IF;
         IF NOT admitted THEN
-            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (queues[number], group_keys[number]);
         END IF;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hand_over_each IS
-    'Admits the next task of each of these groups, or leaves an event for it.';
+COMMENT ON FUNCTION queue_internal.admit_each IS 'Admits the next task of each of these groups, or leaves an event for it.';

@@ -1,12 +1,13 @@
 -- queue_internal.running_tasks()
 --
---   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
+--   Returns the running tasks of the queues that its caller may monitor, for queue.workers. "counted_at" is null: they are
+--   those of now.
 --   Rights:   as count_tables
 --   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads the tasks with a lease in
 --             shared memory, and all tasks of those queues in which more tasks run than that
 
 CREATE FUNCTION queue_internal.running_tasks()
-RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
+RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz, counted_at timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -52,10 +53,10 @@ BEGIN
     END IF;
     -- In one statement, for the same reason.
     RETURN QUERY
-    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
     WHERE t.id = ANY (found) AND t.state = 'running' AND t.queue = ANY (known)
     UNION ALL
-    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true))
       AND t.state = 'running' AND t.queue <> ALL (known) AND coalesce(t.queue = ANY (mine), true);
 END

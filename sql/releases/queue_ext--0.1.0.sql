@@ -2468,25 +2468,6 @@ COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of group
 
 CREATE FUNCTION queue_internal.hand_over(queues text[], group_keys text[], tasks_are_plain boolean DEFAULT false)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF tasks_are_plain THEN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
-        RETURN;
-    END IF;
-    -- One subtransaction for all groups; one for each only if one of them raises an error.
-    BEGIN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, false);
-    EXCEPTION WHEN OTHERS THEN
-        PERFORM queue_internal.hand_over_each(queues, group_keys, true);
-    END;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.hand_over IS
-    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
-
--- With "apart", each group is handed over in a subtransaction of its own.
-CREATE FUNCTION queue_internal.hand_over_each(queues text[], group_keys text[], apart boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2499,20 +2480,21 @@ DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
     until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
-    in_time    boolean := current_setting('transaction_isolation') = 'read committed';
+    committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;
-    admitted   boolean;
+    -- The groups in which a task is blocked, which this transaction has locked.
+    in_queues  text[] := '{}';
+    keys       text[] := '{}';
 BEGIN
     FOR number IN 1 .. cardinality(queues) LOOP
         IF source IS DISTINCT FROM queues[number] THEN
             source := queues[number];
-            one := (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
+            one := committed AND (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
-        admitted := false;
         -- Locked before it looks, and until it commits even if nothing is blocked: whoever processes the event of a later
         -- push meanwhile still takes the task that has ended for a running one, and must not delete that event.
-        IF one AND in_time AND queue_internal.lock_group(source, group_keys[number]) THEN
+        IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
@@ -2520,27 +2502,57 @@ BEGIN
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1) IS NULL;
-            IF NOT apart THEN
-                admitted := queue_internal.admit_next(source, group_keys[number], until);
-            ELSE
-                BEGIN
-                    admitted := queue_internal.admit_next(source, group_keys[number], until);
-                EXCEPTION WHEN OTHERS THEN
-                    IF queue_internal.may_log('event', source) THEN
-                        RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(source), SQLERRM;
-                    END IF;
-                END;
-            END IF;
-            in_time := clock_timestamp() < until;
+            in_queues := in_queues || source;
+            keys := keys || group_keys[number];
+        ELSE
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+        END IF;
+    END LOOP;
+    IF keys = '{}' THEN
+        RETURN;
+    ELSIF tasks_are_plain THEN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        RETURN;
+    END IF;
+    -- One subtransaction for all groups; one for each only if one of them raises an error.
+    BEGIN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM queue_internal.admit_each(in_queues, keys, until, true);
+    END;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.hand_over IS
+    'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
+
+-- With "apart", each group has a subtransaction of its own.
+CREATE FUNCTION queue_internal.admit_each(queues text[], group_keys text[], until timestamptz, apart boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    admitted boolean;
+BEGIN
+    FOR number IN 1 .. cardinality(queues) LOOP
+        admitted := false;
+        IF clock_timestamp() >= until AND number > 1 THEN
+            NULL;
+        ELSIF NOT apart THEN
+            admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+        ELSE
+            BEGIN
+                admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+            EXCEPTION WHEN OTHERS THEN
+                IF queue_internal.may_log('event', queues[number]) THEN
+                    RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(queues[number]), SQLERRM;
+                END IF;
+            END;
         END IF;
         IF NOT admitted THEN
-            INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (queues[number], group_keys[number]);
         END IF;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.hand_over_each IS
-    'Admits the next task of each of these groups, or leaves an event for it.';
+COMMENT ON FUNCTION queue_internal.admit_each IS 'Admits the next task of each of these groups, or leaves an event for it.';
 -- Dependencies: a task that waits for others.
 --
 --   Each dependency is a row, written with the push of the task that waits. The end of the predecessor writes its
@@ -8503,13 +8515,14 @@ COMMENT ON FUNCTION queue_internal.leased_tasks IS
     'Returns how many tasks run in queues, and the tasks whose leases are known in memory.';
 -- queue_internal.running_tasks()
 --
---   Returns the running tasks of the queues that its caller may monitor, for queue.workers.
+--   Returns the running tasks of the queues that its caller may monitor, for queue.workers. "counted_at" is null: they are
+--   those of now.
 --   Rights:   as count_tables
 --   Touches:  queue.tasks. No index has the running tasks, so that claims stay HOT. So it reads the tasks with a lease in
 --             shared memory, and all tasks of those queues in which more tasks run than that
 
 CREATE FUNCTION queue_internal.running_tasks()
-RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
+RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz, counted_at timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -8555,10 +8568,10 @@ BEGIN
     END IF;
     -- In one statement, for the same reason.
     RETURN QUERY
-    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
     WHERE t.id = ANY (found) AND t.state = 'running' AND t.queue = ANY (known)
     UNION ALL
-    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+    SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
     WHERE EXISTS (SELECT FROM queue.queues AS q WHERE q.name <> ALL (known) AND coalesce(q.name = ANY (mine), true))
       AND t.state = 'running' AND t.queue <> ALL (known) AND coalesce(t.queue = ANY (mine), true);
 END
@@ -11496,7 +11509,6 @@ BEGIN
     DELETE FROM queue_internal.slots AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.rate_buckets AS s WHERE s.queue = "drop".name;
     DELETE FROM queue_internal.group_starts AS s WHERE s.queue = "drop".name;
-    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF NOT force AND (EXISTS (SELECT FROM queue.tasks AS t WHERE t.queue = "drop".name)
                       OR EXISTS (SELECT FROM queue.dead_letters AS d WHERE d.queue = "drop".name)) THEN
         RAISE EXCEPTION 'queue "%" has tasks', name
@@ -11516,6 +11528,8 @@ BEGIN
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
+    -- Waits for transactions in which a task of a group has ended, which a refusal must not do.
+    DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
         WHERE t.queue = "drop".name AND t.state = 'waiting' AND d.task_id = t.id;
@@ -12699,16 +12713,15 @@ SELECT w.worker,
        count(w.lease_until) AS running,
        min(w.claimed_at) AS working_since,
        min(w.lease_until) AS next_lease_until,
-       count(*) FILTER (WHERE w.lease_until <= coalesce(m.counted_at, now())) AS overdue,
+       count(*) FILTER (WHERE w.lease_until <= coalesce(w.counted_at, now())) AS overdue,
        count(*) FILTER (WHERE w.waits) AS waiting,
        min(w.since) AS waiting_since,
-       m.counted_at
-FROM (SELECT queue_internal.counted_at() AS counted_at OFFSET 0) AS m,
-     (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, false AS waits, NULL::timestamptz AS since
+       w.counted_at
+FROM (SELECT t.worker, t.queue, t.claimed_at, t.lease_until, t.counted_at, false AS waits, NULL::timestamptz AS since
       FROM queue_internal.running_tasks() AS t
-      UNION ALL SELECT i.worker, i.queue, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
+      UNION ALL SELECT i.worker, i.queue, NULL, NULL, NULL, true, i.since FROM queue_internal.waiting_workers() AS i) AS w
 WHERE coalesce(w.queue = ANY ((SELECT queue_internal.queues_with_right('monitor'))::text[]), true)
-GROUP BY w.worker, w.queue, m.counted_at;
+GROUP BY w.worker, w.queue, w.counted_at;
 -- queue.health
 --
 --   Touches:  queue.stats, queue.workers, queue.batches, queue.failing_schedules, queue.due_schedules,

@@ -129,7 +129,12 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
     maintain(&mut owner);
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 1 t, third 1 1 f");
     let workers = format!("SELECT string_agg(concat_ws, ', ' ORDER BY concat_ws) FROM ({WORKERS}) AS w");
-    assert_eq!(ask::<String>(&mut owner, &workers), "ada second 1 0 t, eve third 1 0 t");
+    assert_eq!(ask::<String>(&mut owner, &workers), "ada second 1 0 t, eve third 1 0 f");
+    let ends =
+        |when: &str| format!("UPDATE queue.tasks SET lease_until = now() + '{when}' WHERE worker = 'eve'");
+    owner.batch_execute(&ends("-1 second")).expect("an expired lease");
+    assert_eq!(ask::<String>(&mut owner, &workers), "ada second 1 0 t, eve third 1 1 f");
+    owner.batch_execute(&ends("1 hour")).expect("a lease");
     owner.batch_execute("UPDATE queue_internal.maintenance SET counting = '0'").expect("some time later");
     maintain(&mut owner);
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 1 1 t");

@@ -1,12 +1,13 @@
 -- queue_internal.running_tasks()
 --
 --   Returns the running tasks of the queues that its caller may monitor, for queue.workers: as queue.maintain() found them
---   if there are many tasks (counted.sql), and those of now in queues that it has not counted.
+--   if there are many tasks (counted.sql), and those of now in queues that it has not counted, which
+--   have no "counted_at".
 --   Rights:   as count_tables
 --   Touches:  queue.tasks (reads all of it: no index has the running tasks, so that claims stay HOT)
 
 CREATE FUNCTION queue_internal.running_tasks()
-RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz)
+RETURNS TABLE (worker text, queue text, claimed_at timestamptz, lease_until timestamptz, counted_at timestamptz)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -19,19 +20,19 @@ DECLARE
 BEGIN
     IF moment IS NOT NULL THEN
         RETURN QUERY
-        SELECT c.worker, c.queue::text, c.claimed_at, c.lease_until
+        SELECT c.worker, c.queue::text, c.claimed_at, c.lease_until, moment
         FROM queue_internal.counted_running AS c
         JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
         WHERE coalesce(c.queue = ANY (mine), true);
         fresh := queue_internal.not_counted(moment);
         IF fresh <> '{}' THEN
             RETURN QUERY
-            SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+            SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
             WHERE t.queue = ANY (fresh) AND t.admission < 2 AND t.state = 'running' AND coalesce(t.queue = ANY (mine), true);
         END IF;
     ELSE
         RETURN QUERY
-        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until FROM queue.tasks AS t
+        SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
         WHERE t.state = 'running' AND coalesce(t.queue = ANY (mine), true);
     END IF;
 END
