@@ -28,7 +28,7 @@ BEGIN
         IF fresh <> '{}' THEN
             RETURN QUERY
             SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
-            WHERE t.queue = ANY (fresh) AND t.admission < 2 AND t.state = 'running' AND coalesce(t.queue = ANY (mine), true);
+            WHERE t.queue = ANY (fresh) AND t.state = 'running' AND coalesce(t.queue = ANY (mine), true);
         END IF;
     ELSE
         RETURN QUERY
