@@ -33,8 +33,9 @@ BEGIN
             source := queues[number];
             one := committed AND (SELECT q.max_running_per_group = 1 FROM queue.queues AS q WHERE q.name = source);
         END IF;
-        -- Locked before it looks, and until it commits even if nothing is blocked: whoever processes the event of a later
-        -- push meanwhile still takes the task that has ended for a running one, and must not delete that event.
+        -- The lock comes first, and is kept even if no task is blocked. A task can be pushed before this transaction commits.
+        -- For the session that processes its event, the task that has ended here still runs. Without the lock it would
+        -- admit nothing and delete the event.
         IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
             CONTINUE WHEN (
                 SELECT t.id FROM queue.tasks AS t

@@ -18,8 +18,8 @@ use crate::tokens::Range;
 use crate::transaction::Reservation;
 use pgrx::prelude::*;
 
-/// A task that another session has locked, or that SQL could not claim either, is tried again after a tenth of the time for which it has been due, within
-/// these bounds, so that a lock that is held for long is rarely tried.
+/// A task that another session has locked, or that SQL could not claim either, is tried again after a tenth of the time
+/// for which it has been due, within these bounds, so that a lock that is held for long is rarely tried.
 const POSTPONE: std::ops::RangeInclusive<i64> = 20_000..=1_000_000;
 
 /// The properties that all leases of a claim share.
