@@ -12,6 +12,7 @@ pub mod installation;
 pub mod languages;
 pub mod pgbouncer;
 pub mod query;
+pub mod relay;
 pub mod secured;
 pub mod stalls;
 pub mod torture;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, eventually, number, run, text};
+use queue_ext_tests::{Cluster, SOON, eventually, number, relay, run, text};
 use serde_json::json;
 
 use super::commands::{await_state, push, start, task};
@@ -242,6 +242,49 @@ fn a_revoked_right_is_reported_with_the_outcomes_that_it_costs() {
             .sum();
         assert_eq!(lost, 2, "{log}");
     }
+}
+
+/// The claim finds out, too, and ends the worker while the heartbeat still asks about one queue after the other.
+#[test]
+fn rights_revoked_on_many_queues_are_all_reported_before_the_worker_ends() {
+    let (cluster, mut client) = start("revoked-many");
+    let queues: Vec<String> = (1..=9).map(|number| format!("mail_{number}")).collect();
+    // It keeps one, and with it the right to call the verbs.
+    run(
+        &mut client,
+        "CREATE ROLE ann LOGIN; SELECT queue.create('other'), queue.grant_worker('ann', 'other')",
+    );
+    for queue in &queues {
+        run(
+            &mut client,
+            &format!(
+                "SELECT queue.create('{queue}'), queue.push('{queue}', '1'), queue.grant_worker('ann', '{queue}')"
+            ),
+        );
+    }
+    relay::open(&cluster, 5499, |_| {
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(50));
+            true
+        };
+        [Box::new(slow), Box::new(|| true)]
+    });
+    let mut command = program_for(&cluster);
+    command.env("PGUSER", "ann").env("PGPORT", "5499");
+    let mut options: Vec<&str> = queues.iter().map(String::as_str).collect();
+    options.extend(["--concurrency", "9", "--heartbeat", "200ms", "--", "sleep", "600"]);
+    let mut worker = Worker::run(command, &options);
+    eventually("all tasks run", SOON, || {
+        number(&mut client, "SELECT count(*) FROM queue.tasks WHERE state = 'running'") == 9
+    });
+    run(
+        &mut client,
+        "SELECT count(queue.revoke_worker('ann', name)) FROM queue.queues WHERE name LIKE 'mail\\__'",
+    );
+    assert_eq!(worker.await_end(), Some(1));
+    let log = worker.log();
+    let lost = log.lines().filter(|line| line.contains("the right on the queue is lost"));
+    assert_eq!(lost.filter(|line| line.contains(" tasks=1")).count(), queues.len(), "{log}");
 }
 
 fn worker_of(cluster: &Cluster, role: &str, heartbeat: &str) -> Worker {

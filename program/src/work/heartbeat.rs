@@ -13,6 +13,7 @@ use super::claim::length;
 use super::lease::{Lease, Reason};
 use super::link::Link;
 use super::rights;
+use super::stop::Phase;
 use crate::connect::Session;
 use crate::failure::Failure;
 
@@ -26,11 +27,11 @@ const MOST: usize = 10_000;
 /// How many statements may fail before one succeeds, until the server is taken for the reason, and not the leases.
 const MOST_IN_VAIN: usize = 50;
 
-/// Runs until the worker has ended.
+/// Runs until the worker has reported everything. It ends between two heartbeats, so that the last one logs what it has found.
 pub async fn run(context: Rc<Context>, mut link: Link) {
     let mut last = Instant::now();
     let mut all_extended = true;
-    loop {
+    while context.stop.now() < Phase::Reported {
         let divisor = if all_extended { 1 } else { 4 };
         let every = context.leases.third().map(|third| third.min(context.options.heartbeat) / divisor);
         match every {
@@ -38,6 +39,7 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
             Some(every) => tokio::select! {
                 () = tokio::time::sleep_until(last + every) => {}
                 () = context.leases.added.notified() => continue,
+                () = context.stop.reached(Phase::Reported) => return,
             },
             // All leases were lost in an outage. No heartbeat finds out that it is over.
             None if link.failures > 0 => match link.open().await {
@@ -45,7 +47,10 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
                 Err(failure) => tokio::time::sleep(link.failed(&failure)).await,
             },
             None => {
-                context.leases.added.notified().await;
+                tokio::select! {
+                    () = context.leases.added.notified() => {}
+                    () = context.stop.reached(Phase::Reported) => return,
+                }
                 last = Instant::now();
                 continue;
             }

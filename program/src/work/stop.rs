@@ -14,6 +14,8 @@ pub enum Phase {
     Stopping,
     /// Handlers are killed.
     Killing,
+    /// All outcomes are reported, or cannot be.
+    Reported,
 }
 
 /// The current phase. It only moves forward.

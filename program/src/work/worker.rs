@@ -113,11 +113,7 @@ async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -
     context.stop.advance(Phase::Draining);
     drain(context, &slots, &sender).await;
     drop(sender);
-    if !acknowledging.is_finished() && timeout(END_LIMIT, &mut acknowledging).await.is_err() {
-        // It holds the context, and then the last lines of the log would not be waited for.
-        acknowledging.abort();
-        let _ = acknowledging.await;
-    }
+    finish(acknowledging).await;
     let unreported = context.leases.count();
     if unreported > 0 {
         let why = format!("the outcomes of {unreported} tasks could not be reported");
@@ -126,11 +122,18 @@ async fn serve(context: &Rc<Context>, [claiming, extending, reporting]: Links) -
             Err(first) => Failure { message: format!("{}; {why}", first.message), ..first },
         });
     }
-    if !beating.is_finished() {
-        beating.abort();
-        let _ = beating.await;
-    }
+    context.stop.advance(Phase::Reported);
+    finish(beating).await;
     end
+}
+
+/// Lets a part of the worker end, for a limited time.
+async fn finish(mut part: JoinHandle<()>) {
+    if !part.is_finished() && timeout(END_LIMIT, &mut part).await.is_err() {
+        // It holds the context, and then the last lines of the log would not be waited for.
+        part.abort();
+        let _ = part.await;
+    }
 }
 
 /// Waits until a part of the worker has ended before the others, which only a panic can cause.
