@@ -290,11 +290,14 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has a smaller id (internal/group_heads.sql).
+-- Groups with many dead index entries: no task of the group has an id smaller than "first_id", and once the transactions
+-- "writers" have ended, none has one smaller than the first that is there, or than "next_id" (internal/group_heads.sql).
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,
-    first_id   bigint NOT NULL,
+    first_id   bigint NOT NULL DEFAULT -9223372036854775808,
+    next_id    bigint,
+    writers    text[] NOT NULL DEFAULT '{}',
     changes    integer NOT NULL DEFAULT 1,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)

@@ -40,6 +40,8 @@ declare_symbol!(pg_finfo_queue_wait_result);
 thread_local! {
     /// The time that the last check set with `retry_at`.
     static RETRY_AT: Cell<i64> = const { Cell::new(NEVER) };
+    /// When the transaction began in which the last wait of this session returned that there is a task.
+    static READY_IN: Cell<i64> = const { Cell::new(NEVER) };
     /// What SQL found for the last wait of this session, and the pause before it is returned again.
     static LAST: Cell<Option<(i64, i64)>> = const { Cell::new(None) };
 }
@@ -89,7 +91,11 @@ unsafe fn wait_for_task(fcinfo: pg_sys::FunctionCallInfo, many: bool) -> pg_sys:
                     (*call).find_first()
                 }
             };
+            // queue.take has claimed in vain since. The pause is in another transaction, so that take does not give up.
+            let transaction = pg_sys::GetCurrentTransactionStartTimestamp();
+            (*call).repeated |= ready && !(*call).slept && READY_IN.get() == transaction;
             if !wait_step(call, ready, deadline) {
+                READY_IN.set(if ready { pg_sys::GetCurrentTransactionStartTimestamp() } else { NEVER });
                 lists::leave(ready, (*call).checks_for_all);
                 return row_of((*call).descriptor, ready);
             }

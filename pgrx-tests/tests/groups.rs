@@ -102,6 +102,69 @@ fn a_task_that_is_pushed_while_the_only_one_of_its_group_ends_has_its_turn_after
     });
 }
 
+/// It has the event of a push locked, because it has postponed it.
+#[test]
+fn a_claim_in_a_transaction_that_stays_open_holds_up_no_group() {
+    in_both_editions("groups-postponed", |cluster| {
+        let [mut ending, mut long, mut other] = [(); 3].map(|()| cluster.connect());
+        run(&mut other, "SELECT queue.create('q'); SELECT queue.push('q', group_key => 'g')");
+        let (_, id, token) = claim(&mut other).expect("a task");
+        let mut ending = ending.transaction().expect("begin");
+        ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        run(&mut other, "SELECT queue.push('q', '\"next\"', group_key => 'g')");
+        run(&mut long, "BEGIN");
+        assert_eq!(claim(&mut long), None);
+        ending.commit().expect("commit");
+        let locked = "SELECT count(*) - (SELECT count(*) FROM (SELECT FROM queue_internal.events FOR UPDATE SKIP LOCKED) AS e)
+                      FROM queue_internal.events";
+        assert_eq!(number(&mut other, locked), 1);
+        run(&mut other, "CALL queue.maintain()");
+        assert_eq!(claim(&mut other).map(|task| task.0).as_deref(), Some("next"));
+    });
+}
+
+#[test]
+fn many_events_of_a_group_that_is_locked_cost_no_more_than_a_few() {
+    in_both_editions("groups-merged", |cluster| {
+        let [mut ending, mut client] = [(); 2].map(|()| cluster.connect());
+        run(&mut client, "SELECT queue.create('q'); SELECT queue.push('q', group_key => 'g')");
+        let (_, id, token) = claim(&mut client).expect("a task");
+        let mut ending = ending.transaction().expect("begin");
+        ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        for _ in 0..300 {
+            run(&mut client, "SELECT queue.push('q', group_key => 'g')");
+        }
+        run(&mut client, "CALL queue.maintain()");
+        let events = number(&mut client, "SELECT count(*) FROM queue_internal.events WHERE group_key = 'g'");
+        assert!((1..=4).contains(&events), "{events} events");
+        ending.commit().expect("commit");
+        eventually("the next task", SOON, || claim(&mut client).is_some());
+    });
+}
+
+#[test]
+fn a_session_that_waits_does_not_spin_while_a_task_and_an_event_are_locked() {
+    let cluster = Edition::FastPath.cluster("groups-event", Worker::Off);
+    Edition::FastPath.install(&cluster, "postgres");
+    let [mut client, mut event, mut waiting] = [(); 3].map(|()| cluster.connect());
+    run(&mut client, "SELECT queue.create('q'); SELECT queue.push('q')");
+    run(&mut client, "BEGIN; SELECT FROM queue.tasks FOR UPDATE");
+    assert_eq!(claim(&mut waiting), None);
+    run(&mut waiting, "SELECT queue.push('q', group_key => 'g')");
+    // It has the event of the push locked.
+    run(&mut event, "BEGIN");
+    assert!(claim(&mut event).is_some());
+    let begun = std::time::Instant::now();
+    let mut rounds = 0;
+    while begun.elapsed().as_millis() < 1000 {
+        assert_eq!(claim(&mut waiting), None);
+        run(&mut waiting, "CALL queue.wait('q', '100 ms')");
+        rounds += 1;
+    }
+    println!("{rounds} rounds");
+    assert!(rounds <= 40, "it has claimed {rounds} times in a second");
+}
+
 #[test]
 fn a_session_that_waits_does_not_spin_while_another_has_a_task_that_only_sql_can_claim() {
     let cluster = Edition::FastPath.cluster("groups-wait", Worker::Off);
@@ -223,12 +286,22 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
             before(&mut client, &mut late);
             push_many(&mut client);
             complete(&mut client, FINISHED);
-            assert!(head(&mut client) > 10, "{what}: the head is before the late task");
+            // The transaction that pushes it has an id that nobody else can see yet.
+            let is_open = what.contains("commits late") || what.contains("delayed");
+            assert_eq!(head(&mut client) > 10, !is_open, "{what}: the head is {}", head(&mut client));
             let (_, id, token) = claim(&mut client).expect("a task that runs meanwhile");
             after(&mut client, &mut late);
-            client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
-            let next = claim(&mut client).expect("a task").0;
+            // While the end of a task stays open, a claim postpones the event of the late one.
+            let mut ending = client.transaction().expect("begin");
+            ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+            assert_eq!(claim(&mut late), None);
+            ending.commit().expect("commit");
+            let (next, id, token) = claim(&mut client).expect("a task");
             assert_eq!(next, "late", "{what}: another task of the group came first");
+            client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+            run(&mut late, "ROLLBACK");
+            complete(&mut client, 100);
+            assert!(head(&mut client) > 10, "{what}: the head stays behind");
         });
     }
 }

@@ -23,7 +23,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
-use queue_ext_tests::{Cluster, SOON, Settings, WOKEN, at_best, eventually, number, run, stalls};
+use queue_ext_tests::{
+    Cluster, Edition, SOON, Settings, WOKEN, Worker, at_best, eventually, number, run, stalls,
+};
 
 /// These tests measure, and start many sessions: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -397,6 +399,51 @@ fn take_claims_a_task_that_is_pushed_while_it_waits() {
     number(&mut client, "SELECT queue.push('default', delay => '200 ms')");
     let row = client.query_one("CALL queue.take(timeout => '100 years')", &[]).expect("take");
     assert!(row.get::<_, Option<i64>>("id").is_some());
+}
+
+#[test]
+fn take_waits_for_its_whole_timeout_however_often_others_are_quicker() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for edition in [Edition::FastPath, Edition::SqlOnly] {
+        let cluster = edition.cluster(&format!("waiting-quicker-{}", edition.name()), Worker::On);
+        edition.install(&cluster, "postgres");
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q', '{\"max_running\": 100}')");
+        let until = Instant::now() + Duration::from_secs(6);
+        let (cluster, taken, early) = (&cluster, &AtomicU32::new(0), &AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(move || {
+                    let mut client = cluster.connect();
+                    let take = "CALL queue.take('q', timeout => '2 s')";
+                    while Instant::now() < until {
+                        let begun = Instant::now();
+                        let row = client.query_one(take, &[]).expect("take");
+                        let (id, token): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
+                        if id.is_some() {
+                            taken.fetch_add(1, Ordering::Relaxed);
+                            client
+                                .execute("SELECT queue.complete($1, $2)", &[&id, &token])
+                                .expect("complete");
+                        } else if begun.elapsed() < Duration::from_millis(1900) {
+                            early.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            let mut groups = (0..).map(|number| format!("group {}", number % 4));
+            while Instant::now() < until {
+                let group = groups.next();
+                client.execute("SELECT queue.push('q', group_key => $1)", &[&group]).expect("push");
+                // The rate at which tasks come, so that sessions wait for them.
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        println!("{}: {taken:?} taken", edition.name());
+        assert!(taken.load(Ordering::Relaxed) > 50);
+        assert_eq!(early.load(Ordering::Relaxed), 0, "{}: null before the timeout", edition.name());
+    }
 }
 
 #[test]

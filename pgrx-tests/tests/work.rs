@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use postgres::{Client, NoTls};
 use queue_ext_tests::{
-    Cluster, Edition, SOON, Settings, Worker, brief, eventually,
+    Cluster, Edition, SOON, Settings, Worker, brief, eventually, run,
     stalls::{Excuse, processor_time},
 };
 
@@ -276,6 +276,26 @@ fn each_costs_the_same(what: &str, client: &mut Client, many: i32, prepare: &str
     println!("{what}: {few:.3} ms each of 1000, {many:.3} ms each of many");
     // Without Linux's accounting all times are zero.
     assert!(many <= few * 3.0, "{what}: {few:.3} ms each of 1000, {many:.3} ms each of many");
+}
+
+/// The planner takes a queue that it does not know for one with a single task.
+#[test]
+fn dropping_a_queue_that_the_planner_does_not_know_costs_each_of_its_tasks_the_same() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = measured("work-dropping");
+    let mut client = cluster.connect();
+    run(
+        &mut client,
+        "INSERT INTO queue.tasks (queue) SELECT 'default' FROM generate_series(1, 30000); ANALYZE queue.tasks",
+    );
+    each_costs_the_same(
+        "drop",
+        &mut client,
+        16_000,
+        "WITH made AS (SELECT queue.create('q'))
+         INSERT INTO queue.tasks (queue) SELECT 'q' FROM generate_series(1, $1::integer), made",
+        "SELECT queue.drop('q', true), $1::integer",
+    );
 }
 
 #[test]

@@ -7,14 +7,19 @@
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    kept bigint[];
 BEGIN
     PERFORM queue_internal.check_queue(name);
     IF force IS NULL THEN
         PERFORM queue_internal.raise_null('force');
     END IF;
-    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    LOOP
+        DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+        EXIT WHEN FOUND;
+        -- A transaction that was waited for may have dropped the queue and created it, as in hold_queue.
+        IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "drop".name) THEN
+            PERFORM queue_internal.raise_unknown_queue(name);
+        END IF;
+    END LOOP;
     IF force THEN
         -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
@@ -46,7 +51,9 @@ BEGIN
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
-    -- Waits for transactions in which a task of a group has ended, which a refusal must not do.
+    -- Waits for transactions in which a task of a group has ended, which a refusal must not do. First for one that inserts
+    -- rows, which the deletion would not see.
+    PERFORM FROM queue_internal.locks AS l WHERE l.queue = "drop".name AND l.number = -1 FOR UPDATE;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
@@ -71,19 +78,7 @@ BEGIN
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
-        -- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile.
-        WITH gone AS (
-            DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name RETURNING t.id
-        )
-        SELECT array_agg(t.id) INTO kept FROM queue.tasks AS t LEFT JOIN gone AS g ON g.id = t.id
-        WHERE t.queue = "drop".name AND g.id IS NULL;
-        PERFORM queue_internal.raise_kept(k.id, 'queue.tasks') FROM unnest(kept) AS k (id) LIMIT 1;
-        WITH gone AS (
-            DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name RETURNING d.id
-        )
-        SELECT array_agg(d.id) INTO kept FROM queue.dead_letters AS d LEFT JOIN gone AS g ON g.id = d.id
-        WHERE d.queue = "drop".name AND g.id IS NULL;
-        PERFORM queue_internal.raise_kept(k.id, 'queue.dead_letters') FROM unnest(kept) AS k (id) LIMIT 1;
+        PERFORM queue_internal.delete_tasks_of(name);
     END IF;
 END
 $$;
@@ -98,3 +93,28 @@ right on the queue.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, or tasks of
 other queues wait for its events, and force is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile. It counts, because a plan for the few
+-- tasks that the planner may know of would compare each with each.
+CREATE FUNCTION queue_internal.delete_tasks_of(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    some_left boolean;
+BEGIN
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue RETURNING t.id
+    )
+    SELECT (SELECT count(*) FROM gone)
+           < (SELECT count(*) FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue) INTO some_left;
+    PERFORM queue_internal.raise_kept(min(t.id), 'queue.tasks') FROM queue.tasks AS t
+    WHERE some_left AND t.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WITH gone AS (
+        DELETE FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue RETURNING d.id
+    )
+    SELECT (SELECT count(*) FROM gone)
+           < (SELECT count(*) FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue) INTO some_left;
+    PERFORM queue_internal.raise_kept(min(d.id), 'queue.dead_letters') FROM queue.dead_letters AS d
+    WHERE some_left AND d.queue = delete_tasks_of.queue HAVING count(*) > 0;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.delete_tasks_of IS 'Deletes the tasks and dead letters of a queue that is dropped.';

@@ -42,8 +42,8 @@ BEGIN
         CALL queue.wait(
             queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready, worker);
         EXIT WHEN ready IS NOT TRUE;
-        -- In a transaction block wait returns at once, also if it has found the same task before. Elsewhere a second
-        -- wait for it begins a new transaction.
+        -- In a transaction block wait returns at once, also if it has returned before. Elsewhere a second wait begins a new
+        -- transaction.
         in_vain := CASE WHEN pg_catalog.now() OPERATOR(pg_catalog.=) moment THEN in_vain OPERATOR(pg_catalog.+) 1 ELSE 0 END;
         EXIT WHEN in_vain OPERATOR(pg_catalog.=) 3;
     END LOOP;

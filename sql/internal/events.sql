@@ -12,6 +12,8 @@
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
+-- Whether there is an event about a task, for the sweep, and locks it. One that another transaction has locked does not count: it may be
+-- a claim that stays open, and nobody else can process it meanwhile.
 -- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
 -- empty; without, the plan may read all events of the queue, however many there are by then.
 CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
@@ -25,10 +27,30 @@ AS $$
 BEGIN
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
-            ORDER BY e.task_id, e.id LIMIT 1) IS NOT NULL;
+            ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
+COMMENT ON FUNCTION queue_internal.has_event IS
+    'Returns whether there is an event of the queue about a task that no other transaction has locked.';
+
+-- The same about a group. Not an event for a later time (rates.sql).
+CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN (SELECT e.id FROM queue_internal.events AS e
+            WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
+              AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+            ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_group_event IS
+    'Returns whether there is an event about a group that no other transaction has locked.';
 
 -- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
@@ -100,12 +122,12 @@ BEGIN
         checked := checked + 1;
         IF apart THEN
             BEGIN
-                PERFORM queue_internal.process_event(source, event, after, until);
+                PERFORM queue_internal.process_event(source, event, after, until, all_locked);
             EXCEPTION WHEN OTHERS THEN
                 PERFORM queue_internal.postpone_event(event, SQLERRM);
             END;
         ELSE
-            PERFORM queue_internal.process_event(source, event, after, until);
+            PERFORM queue_internal.process_event(source, event, after, until, all_locked);
         END IF;
     END LOOP;
     RETURN checked;
@@ -116,7 +138,7 @@ COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a qu
 -- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
 -- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
 CREATE FUNCTION queue_internal.process_event(
-    source queue.queues, event queue_internal.events, after bigint, until timestamptz)
+    source queue.queues, event queue_internal.events, after bigint, until timestamptz, is_short boolean)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -138,13 +160,16 @@ BEGIN
             ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
         done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
-    IF NOT done THEN
+    IF done THEN
+        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ELSIF is_short THEN
+        PERFORM queue_internal.postpone_event(event, NULL, arrived);
+    ELSE
         PERFORM queue_internal.postpone_event(event, NULL);
         RETURN;
     END IF;
-    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
-    DELETE FROM queue_internal.events AS e
-    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ids := array_remove(ids, event.id);
     last := ids[cardinality(ids)];
     IF last IS NULL THEN
@@ -170,7 +195,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
-CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
+CREATE FUNCTION queue_internal.postpone_event(
+    event queue_internal.events, error text, arrived bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- A lock may be released at any time.
@@ -178,7 +204,8 @@ DECLARE
     later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
-    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000),
+        arrived = least(e.arrived, postpone_event.arrived)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN

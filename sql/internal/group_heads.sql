@@ -4,38 +4,64 @@
 --   prevents that, each admission would read all of the group's. So one that has read more than forty stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
---   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
---   event that has their ids, and whoever processes it lowers the head. The push of an open task writes no event; whoever
---   blocks it later does. The sweep finds what came without triggers.
---   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
---   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
---   not moved to another edition, nor dumped with the extension.
+--   Exact, although tasks with smaller ids may come. A push that commits late had its id before: its transaction has
+--   queue.tasks locked. So the head is raised in steps. Its row is inserted; then it stores the last id ("next_id") and who
+--   has the table locked ("writers"); and when they all have ended, the first task that is there then, or that id, is the
+--   head. Who writes to the table for long holds up the heads of the groups, but nothing else.
+--   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
+--   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
+--   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
+--   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
 
-CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- Read before the tasks: later ones have larger ids, or come with an event. Null if there was none yet.
-    head bigint := pg_sequence_last_value('queue.tasks_id_seq');
+    -- In this order: the last id, who may have one that is smaller, and which tasks are there.
+    taken  bigint := pg_sequence_last_value('queue.tasks_id_seq');
+    now    queue_internal.group_heads;
+    active text[];
+    head   bigint;
 BEGIN
-    head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
-    -- Tasks that are not dead may be as many.
-    IF (head > first_id) IS NOT TRUE THEN
+    SELECT h.* INTO now FROM queue_internal.group_heads AS h
+    WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key;
+    IF NOT FOUND THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key)
+        VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
+        RETURN;
+    -- Reading the locks takes time. While a transaction stays open, it would be in vain.
+    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25 THEN
         RETURN;
     END IF;
-    UPDATE queue_internal.group_heads AS h SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+    active := ARRAY(
+        SELECT l.virtualtransaction FROM pg_locks AS l
+        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
+          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
+          AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid());
+    IF now.next_id IS NOT NULL AND NOT now.writers && active THEN
+        head := now.next_id;
+    ELSIF active = '{}' THEN
+        head := taken;
+    ELSIF now.next_id IS NOT NULL THEN
+        RETURN;
+    END IF;
+    IF head IS NOT NULL THEN
+        head := least(head, queue_internal.first_of_group(queue, group_key, now.first_id));
+        -- Tasks that are not dead may be as many.
+        IF head <= now.first_id THEN
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE queue_internal.group_heads AS h
+    SET first_id = greatest(h.first_id, head), next_id = CASE WHEN active <> '{}' THEN taken END, writers = active,
+        changes = h.changes + 1, changed_at = clock_timestamp()
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
-    IF NOT FOUND AND NOT EXISTS (
-        SELECT FROM queue_internal.group_heads AS o
-        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key) THEN
-        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
-        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
-    'Stores that no task of a group has a smaller id than the first one there is.';
+    'Stores that no task of a group has a smaller id than the first one there is, or prepares that.';
 
 -- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
 CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void

@@ -329,7 +329,7 @@ BEGIN
         END IF;
     END LOOP;
     IF queue_internal.group_entries_passed() > entries + 40 + 4 * coalesce(changes, 0) THEN
-        PERFORM queue_internal.raise_group_head(source.name, group_key, first);
+        PERFORM queue_internal.raise_group_head(source.name, group_key);
     END IF;
     RETURN true;
 END

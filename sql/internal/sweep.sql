@@ -299,13 +299,9 @@ BEGIN
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            INSERT INTO queue_internal.events (queue, group_key)
-            SELECT source.name, sweep_groups.group_key
-            -- The ORDER BY as in has_event.
-            WHERE (SELECT e.id FROM queue_internal.events AS e
-                   WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
-                     AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                   ORDER BY e.id LIMIT 1) IS NULL;
+            IF NOT queue_internal.has_group_event(source.name, group_key) THEN
+                INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, sweep_groups.group_key);
+            END IF;
         END IF;
     END LOOP;
 END

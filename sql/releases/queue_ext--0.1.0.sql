@@ -302,11 +302,14 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has a smaller id (internal/group_heads.sql).
+-- Groups with many dead index entries: no task of the group has an id smaller than "first_id", and once the transactions
+-- "writers" have ended, none has one smaller than the first that is there, or than "next_id" (internal/group_heads.sql).
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,
-    first_id   bigint NOT NULL,
+    first_id   bigint NOT NULL DEFAULT -9223372036854775808,
+    next_id    bigint,
+    writers    text[] NOT NULL DEFAULT '{}',
     changes    integer NOT NULL DEFAULT 1,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
@@ -2301,7 +2304,7 @@ BEGIN
         END IF;
     END LOOP;
     IF queue_internal.group_entries_passed() > entries + 40 + 4 * coalesce(changes, 0) THEN
-        PERFORM queue_internal.raise_group_head(source.name, group_key, first);
+        PERFORM queue_internal.raise_group_head(source.name, group_key);
     END IF;
     RETURN true;
 END
@@ -2369,38 +2372,64 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 --   prevents that, each admission would read all of the group's. So one that has read more than forty stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
---   Exact, although tasks with smaller ids may come, by a push that commits late, a redrive or a move: they come with an
---   event that has their ids, and whoever processes it lowers the head. The push of an open task writes no event; whoever
---   blocks it later does. The sweep finds what came without triggers.
---   Only the transaction that has the group locked changes its head. Others may delete it, such as those that put back a task
---   of the past (forget_group_head); nobody waits for them. Heads that were not changed for an hour are deleted. They are
---   not moved to another edition, nor dumped with the extension.
+--   Exact, although tasks with smaller ids may come. A push that commits late had its id before: its transaction has
+--   queue.tasks locked. So the head is raised in steps. Its row is inserted; then it stores the last id ("next_id") and who
+--   has the table locked ("writers"); and when they all have ended, the first task that is there then, or that id, is the
+--   head. Who writes to the table for long holds up the heads of the groups, but nothing else.
+--   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
+--   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
+--   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
+--   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
 
-CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text, first_id bigint) RETURNS void
+CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- Read before the tasks: later ones have larger ids, or come with an event. Null if there was none yet.
-    head bigint := pg_sequence_last_value('queue.tasks_id_seq');
+    -- In this order: the last id, who may have one that is smaller, and which tasks are there.
+    taken  bigint := pg_sequence_last_value('queue.tasks_id_seq');
+    now    queue_internal.group_heads;
+    active text[];
+    head   bigint;
 BEGIN
-    head := least(head, queue_internal.first_of_group(queue, group_key, first_id));
-    -- Tasks that are not dead may be as many.
-    IF (head > first_id) IS NOT TRUE THEN
+    SELECT h.* INTO now FROM queue_internal.group_heads AS h
+    WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key;
+    IF NOT FOUND THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key)
+        VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
+        RETURN;
+    -- Reading the locks takes time. While a transaction stays open, it would be in vain.
+    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25 THEN
         RETURN;
     END IF;
-    UPDATE queue_internal.group_heads AS h SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+    active := ARRAY(
+        SELECT l.virtualtransaction FROM pg_locks AS l
+        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
+          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
+          AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid());
+    IF now.next_id IS NOT NULL AND NOT now.writers && active THEN
+        head := now.next_id;
+    ELSIF active = '{}' THEN
+        head := taken;
+    ELSIF now.next_id IS NOT NULL THEN
+        RETURN;
+    END IF;
+    IF head IS NOT NULL THEN
+        head := least(head, queue_internal.first_of_group(queue, group_key, now.first_id));
+        -- Tasks that are not dead may be as many.
+        IF head <= now.first_id THEN
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE queue_internal.group_heads AS h
+    SET first_id = greatest(h.first_id, head), next_id = CASE WHEN active <> '{}' THEN taken END, writers = active,
+        changes = h.changes + 1, changed_at = clock_timestamp()
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
-    IF NOT FOUND AND NOT EXISTS (
-        SELECT FROM queue_internal.group_heads AS o
-        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key) THEN
-        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
-        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
-    'Stores that no task of a group has a smaller id than the first one there is.';
+    'Stores that no task of a group has a smaller id than the first one there is, or prepares that.';
 
 -- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
 CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
@@ -3475,6 +3504,8 @@ COMMENT ON FUNCTION queue_internal.try_locked_event IS
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
+-- Whether there is an event about a task, for the sweep, and locks it. One that another transaction has locked does not count: it may be
+-- a claim that stays open, and nobody else can process it meanwhile.
 -- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
 -- empty; without, the plan may read all events of the queue, however many there are by then.
 CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
@@ -3488,10 +3519,30 @@ AS $$
 BEGIN
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
-            ORDER BY e.task_id, e.id LIMIT 1) IS NOT NULL;
+            ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
+COMMENT ON FUNCTION queue_internal.has_event IS
+    'Returns whether there is an event of the queue about a task that no other transaction has locked.';
+
+-- The same about a group. Not an event for a later time (rates.sql).
+CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN (SELECT e.id FROM queue_internal.events AS e
+            WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
+              AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+            ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.has_group_event IS
+    'Returns whether there is an event about a group that no other transaction has locked.';
 
 -- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
@@ -3563,12 +3614,12 @@ BEGIN
         checked := checked + 1;
         IF apart THEN
             BEGIN
-                PERFORM queue_internal.process_event(source, event, after, until);
+                PERFORM queue_internal.process_event(source, event, after, until, all_locked);
             EXCEPTION WHEN OTHERS THEN
                 PERFORM queue_internal.postpone_event(event, SQLERRM);
             END;
         ELSE
-            PERFORM queue_internal.process_event(source, event, after, until);
+            PERFORM queue_internal.process_event(source, event, after, until, all_locked);
         END IF;
     END LOOP;
     RETURN checked;
@@ -3579,7 +3630,7 @@ COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a qu
 -- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
 -- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
 CREATE FUNCTION queue_internal.process_event(
-    source queue.queues, event queue_internal.events, after bigint, until timestamptz)
+    source queue.queues, event queue_internal.events, after bigint, until timestamptz, is_short boolean)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -3601,13 +3652,16 @@ BEGIN
             ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
         done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
-    IF NOT done THEN
+    IF done THEN
+        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+        DELETE FROM queue_internal.events AS e
+        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
+    ELSIF is_short THEN
+        PERFORM queue_internal.postpone_event(event, NULL, arrived);
+    ELSE
         PERFORM queue_internal.postpone_event(event, NULL);
         RETURN;
     END IF;
-    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
-    DELETE FROM queue_internal.events AS e
-    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ids := array_remove(ids, event.id);
     last := ids[cardinality(ids)];
     IF last IS NULL THEN
@@ -3633,7 +3687,8 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
-CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
+CREATE FUNCTION queue_internal.postpone_event(
+    event queue_internal.events, error text, arrived bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- A lock may be released at any time.
@@ -3641,7 +3696,8 @@ DECLARE
     later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
-    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000),
+        arrived = least(e.arrived, postpone_event.arrived)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN
@@ -4011,13 +4067,9 @@ BEGIN
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            INSERT INTO queue_internal.events (queue, group_key)
-            SELECT source.name, sweep_groups.group_key
-            -- The ORDER BY as in has_event.
-            WHERE (SELECT e.id FROM queue_internal.events AS e
-                   WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key
-                     AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-                   ORDER BY e.id LIMIT 1) IS NULL;
+            IF NOT queue_internal.has_group_event(source.name, group_key) THEN
+                INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, sweep_groups.group_key);
+            END IF;
         END IF;
     END LOOP;
 END
@@ -11336,8 +11388,8 @@ BEGIN
         CALL queue.wait(
             queue, least(greatest(deadline OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp(), '0'), '36000 days'), ready, worker);
         EXIT WHEN ready IS NOT TRUE;
-        -- In a transaction block wait returns at once, also if it has found the same task before. Elsewhere a second
-        -- wait for it begins a new transaction.
+        -- In a transaction block wait returns at once, also if it has returned before. Elsewhere a second wait begins a new
+        -- transaction.
         in_vain := CASE WHEN pg_catalog.now() OPERATOR(pg_catalog.=) moment THEN in_vain OPERATOR(pg_catalog.+) 1 ELSE 0 END;
         EXIT WHEN in_vain OPERATOR(pg_catalog.=) 3;
     END LOOP;
@@ -11490,14 +11542,19 @@ COMMENT ON FUNCTION queue_internal.check_queue IS
 
 CREATE FUNCTION queue.drop(name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    kept bigint[];
 BEGIN
     PERFORM queue_internal.check_queue(name);
     IF force IS NULL THEN
         PERFORM queue_internal.raise_null('force');
     END IF;
-    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+    LOOP
+        DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+        EXIT WHEN FOUND;
+        -- A transaction that was waited for may have dropped the queue and created it, as in hold_queue.
+        IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "drop".name) THEN
+            PERFORM queue_internal.raise_unknown_queue(name);
+        END IF;
+    END LOOP;
     IF force THEN
         -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
@@ -11529,7 +11586,9 @@ BEGIN
                   HINT = format('Emit the events and let the tasks run first, or SELECT queue.drop(%L, force => true): '
                                 'then they have timed out.', name);
     END IF;
-    -- Waits for transactions in which a task of a group has ended, which a refusal must not do.
+    -- Waits for transactions in which a task of a group has ended, which a refusal must not do. First for one that inserts
+    -- rows, which the deletion would not see.
+    PERFORM FROM queue_internal.locks AS l WHERE l.queue = "drop".name AND l.number = -1 FOR UPDATE;
     DELETE FROM queue_internal.locks AS l WHERE l.queue = "drop".name;
     IF force THEN
         DELETE FROM queue_internal.dependencies AS d USING queue.tasks AS t
@@ -11554,19 +11613,7 @@ BEGIN
     PERFORM FROM queue_internal.keys AS k WHERE k.queue = "drop".name ORDER BY k.key FOR UPDATE;
     DELETE FROM queue_internal.keys AS k WHERE k.queue = "drop".name;
     IF force THEN
-        -- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile.
-        WITH gone AS (
-            DELETE FROM queue.tasks AS t WHERE t.queue = "drop".name RETURNING t.id
-        )
-        SELECT array_agg(t.id) INTO kept FROM queue.tasks AS t LEFT JOIN gone AS g ON g.id = t.id
-        WHERE t.queue = "drop".name AND g.id IS NULL;
-        PERFORM queue_internal.raise_kept(k.id, 'queue.tasks') FROM unnest(kept) AS k (id) LIMIT 1;
-        WITH gone AS (
-            DELETE FROM queue.dead_letters AS d WHERE d.queue = "drop".name RETURNING d.id
-        )
-        SELECT array_agg(d.id) INTO kept FROM queue.dead_letters AS d LEFT JOIN gone AS g ON g.id = d.id
-        WHERE d.queue = "drop".name AND g.id IS NULL;
-        PERFORM queue_internal.raise_kept(k.id, 'queue.dead_letters') FROM unnest(kept) AS k (id) LIMIT 1;
+        PERFORM queue_internal.delete_tasks_of(name);
     END IF;
 END
 $$;
@@ -11581,6 +11628,31 @@ right on the queue.
 
 Errors: 42501: no right on the queue. QX002: the queue does not exist. 55006: it has tasks or dead letters, or tasks of
 other queues wait for its events, and force is false. 22004, 22023 or 54000: an argument is null, invalid or too large.';
+
+-- Raises an error for a task that a trigger keeps, and not for one that was pushed meanwhile. It counts, because a plan for the few
+-- tasks that the planner may know of would compare each with each.
+CREATE FUNCTION queue_internal.delete_tasks_of(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    some_left boolean;
+BEGIN
+    WITH gone AS (
+        DELETE FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue RETURNING t.id
+    )
+    SELECT (SELECT count(*) FROM gone)
+           < (SELECT count(*) FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue) INTO some_left;
+    PERFORM queue_internal.raise_kept(min(t.id), 'queue.tasks') FROM queue.tasks AS t
+    WHERE some_left AND t.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WITH gone AS (
+        DELETE FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue RETURNING d.id
+    )
+    SELECT (SELECT count(*) FROM gone)
+           < (SELECT count(*) FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue) INTO some_left;
+    PERFORM queue_internal.raise_kept(min(d.id), 'queue.dead_letters') FROM queue.dead_letters AS d
+    WHERE some_left AND d.queue = delete_tasks_of.queue HAVING count(*) > 0;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.delete_tasks_of IS 'Deletes the tasks and dead letters of a queue that is dropped.';
 -- queue.bind
 --
 --   Touches:  queue.queues (locks the row, so that a concurrent drop comes before or after), queue.bindings (inserts)

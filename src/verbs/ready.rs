@@ -38,10 +38,12 @@ pub unsafe fn is_ready(name: &[u8]) -> Result<bool, Reason> {
             point!(WaitLooks);
             let moment = now();
             let known = lanes::with_or_new(&queue, |slot| {
-                if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
-                    return Known::Ready;
-                } else if slot.events != 0 && slot.events != checked {
+                // First what a claim does first. If an event is due, a claim leaves its task to SQL, and does not find out that a ready
+                // one is locked.
+                if slot.events != 0 && slot.events != checked {
                     return Known::Events(slot.events);
+                } else if slot.lane.has_due(moment) || slot.lane.leases.any_ended(moment) {
+                    return Known::Ready;
                 }
                 Known::Answer(slot.lane.needs(true, moment, pg_sys::MyProcPid))
             });

@@ -160,7 +160,8 @@ fn every_page_has_its_data_in_the_sql_only_edition_and_violates_no_rule_of_wcag(
         .batch_execute(
             "INSERT INTO queue_internal.counted_running
              SELECT worker, queue, claimed_at, lease_until FROM queue.tasks WHERE state = 'running';
-             INSERT INTO queue_internal.counts SELECT * FROM queue_internal.count_tables(ARRAY(SELECT name FROM queue.queues));
+             INSERT INTO queue_internal.counts SELECT c.*, q.created_at
+             FROM queue_internal.count_tables(ARRAY(SELECT name FROM queue.queues)) AS c JOIN queue.queues AS q ON q.name = c.queue;
              UPDATE queue_internal.maintenance SET counted_at = now(), counting = '1 hour'",
         )
         .expect("counts");

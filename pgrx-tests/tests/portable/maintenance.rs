@@ -147,6 +147,18 @@ fn with_many_tasks_maintain_counts_them_and_the_views_say_when() {
     owner.batch_execute(later).expect("some time later");
     maintain(&mut owner);
     assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 0 0 t");
+    // Also if the queue was there when the tasks were counted, because the transaction that drops it was still open.
+    owner.batch_execute("SELECT queue.push('third')").expect("a task");
+    let mut other = as_owner(&cluster, "postgres");
+    other
+        .batch_execute("BEGIN; SELECT queue.drop('third', true); SELECT queue.create('third')")
+        .expect("another queue");
+    owner.batch_execute("UPDATE queue_internal.maintenance SET counting = '0'").expect("some time later");
+    maintain(&mut owner);
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 1 0 t");
+    other.batch_execute("COMMIT").expect("commit");
+    assert_eq!(ask::<String>(&mut owner, COUNTED), "default 80000 0 t, second 1 0 t, third 0 0 f");
+    maintain(&mut owner);
     // An old count is not shown, and without many tasks none is kept.
     let old =
         "UPDATE queue_internal.maintenance SET counted_at = now() - interval '6 minutes', counting = '0'";

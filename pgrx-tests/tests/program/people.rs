@@ -215,7 +215,7 @@ fn top_says_when_the_sql_only_edition_counted_many_tasks() {
     run(&mut client, "SELECT queue.push('default')");
     run(
         &mut client,
-        "INSERT INTO queue_internal.counts SELECT * FROM queue_internal.count_tables('{default}');
+        "INSERT INTO queue_internal.counts SELECT c.*, q.created_at FROM queue_internal.count_tables('{default}') AS c JOIN queue.queues AS q ON q.name = c.queue;
          UPDATE queue_internal.maintenance SET counted_at = now(), counting = '1 hour'",
     );
     run(&mut client, "SELECT queue.push('default')");

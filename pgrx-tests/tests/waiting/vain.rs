@@ -1,7 +1,6 @@
 //! A task that looks ready and is locked by another transaction causes no busy loop.
 
 use super::*;
-use queue_ext_tests::{Edition, Worker};
 
 /// How often a worker may check in that time.
 const WATCHED: Duration = Duration::from_secs(4);

@@ -42,17 +42,20 @@ BEGIN
         END IF;
         RETURN;
     ELSIF begun BETWEEN last.counted_at AND last.counted_at
-              + last.counting * (CASE queue_internal.not_counted(last.counted_at) WHEN '{}' THEN 20 ELSE 5 END)
+              + last.counting * (CASE queue_internal.not_counted() WHEN '{}' THEN 20 ELSE 5 END)
           -- A role that sees only some queues would store an incomplete count.
           OR queue_internal.queues_with_right('monitor') IS NOT NULL THEN
         RETURN;
     END IF;
     DELETE FROM queue_internal.counts;
     DELETE FROM queue_internal.counted_running;
+    -- The queues first: each of these reads with a later snapshot, and so no tasks of an earlier queue of that name.
+    INSERT INTO queue_internal.counts
+    SELECT c.*, q.created_at
+    FROM queue_internal.count_tables(ARRAY(SELECT q.name FROM queue.queues AS q)) AS c
+    JOIN queue.queues AS q ON q.name = c.queue;
     INSERT INTO queue_internal.counted_running
     SELECT t.worker, t.queue, t.claimed_at, t.lease_until FROM queue.tasks AS t WHERE t.state = 'running';
-    INSERT INTO queue_internal.counts
-    SELECT c.* FROM queue_internal.count_tables(ARRAY(SELECT q.name FROM queue.queues AS q)) AS c;
     UPDATE queue_internal.maintenance SET counted_at = begun, counting = clock_timestamp() - begun;
 EXCEPTION
     -- Another session is counting.

@@ -43,6 +43,11 @@ DECLARE
     pause    double precision := queue_internal.first_pause(queues, deadline);
     first    bigint;
 BEGIN
+    -- queue.take has claimed in vain since. It gives up if this goes on in one transaction.
+    IF pg_catalog.split_part(pg_catalog.current_setting('queue_wait.ready', true), ' ', 3)
+       OPERATOR(pg_catalog.=) pg_catalog.date_part('epoch', pg_catalog.now())::pg_catalog.text THEN
+        COMMIT;
+    END IF;
     -- Sleeps without a COMMIT, which a transaction block does not allow: there may be something to return at once.
     PERFORM pg_catalog.pg_sleep(pause);
     LOOP
@@ -57,7 +62,8 @@ BEGIN
         PERFORM queue_internal.check_wait(queues, timeout, worker);
     END LOOP;
     IF ready THEN
-        PERFORM pg_catalog.set_config('queue_wait.ready', pg_catalog.concat(first, ' ', pause), false);
+        PERFORM pg_catalog.set_config('queue_wait.ready', pg_catalog.concat(
+            first, ' ', pause, ' ', pg_catalog.date_part('epoch', pg_catalog.now())), false);
     END IF;
 END
 $$;

@@ -16,7 +16,9 @@ CREATE TABLE queue_internal.counts (
     completed     bigint,
     cancelled     bigint,
     failed        bigint,
-    rate          float8
+    rate          float8,
+    -- Of the queue. One that was dropped and created again under its name has another.
+    created_at    timestamptz
 );
 COMMENT ON TABLE queue_internal.counts IS 'The tasks of each queue, as of the last count by queue.maintain().';
 
@@ -41,12 +43,11 @@ $$;
 COMMENT ON FUNCTION queue_internal.counted_at IS
     'Returns when queue.maintain() counted the tasks; null if they are counted at each read.';
 
--- A queue may have been dropped and created again under its name.
-CREATE FUNCTION queue_internal.not_counted(moment timestamptz) RETURNS text[]
+CREATE FUNCTION queue_internal.not_counted() RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN ARRAY(SELECT q.name FROM queue.queues AS q LEFT JOIN queue_internal.counts AS c ON c.queue = q.name
-                 WHERE c.queue IS NULL OR q.created_at > moment);
+                 WHERE c.created_at IS DISTINCT FROM q.created_at);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.not_counted IS 'Returns the queues that were created since queue.maintain() counted.';
@@ -60,10 +61,11 @@ DECLARE
     mine   CONSTANT text[] := queue_internal.queues_with_right('monitor');
     moment CONSTANT timestamptz := queue_internal.counted_at();
 BEGIN
-    -- Not those of an earlier queue of that name.
     RETURN QUERY
-    SELECT c.* FROM queue_internal.counts AS c JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
-    WHERE c.queue = ANY (queues) AND coalesce(c.queue = ANY (mine), true);
+    SELECT c.queue, c.queued, c.blocked, c.scheduled, c.waiting, c.running, c.dead, c.oldest_due_at, c.completed, c.cancelled,
+           c.failed, c.rate
+    FROM queue_internal.counts AS c JOIN queue.queues AS q ON q.name = c.queue AND q.created_at = c.created_at
+    WHERE moment IS NOT NULL AND c.queue = ANY (queues) AND coalesce(c.queue = ANY (mine), true);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.counted IS

@@ -19,12 +19,11 @@ DECLARE
     fresh  text[];
 BEGIN
     IF moment IS NOT NULL THEN
+        fresh := queue_internal.not_counted();
         RETURN QUERY
         SELECT c.worker, c.queue::text, c.claimed_at, c.lease_until, moment
-        FROM queue_internal.counted_running AS c
-        JOIN queue.queues AS q ON q.name = c.queue AND q.created_at <= moment
-        WHERE coalesce(c.queue = ANY (mine), true);
-        fresh := queue_internal.not_counted(moment);
+        FROM queue_internal.counted_running AS c JOIN queue.queues AS q ON q.name = c.queue
+        WHERE c.queue <> ALL (fresh) AND coalesce(c.queue = ANY (mine), true);
         IF fresh <> '{}' THEN
             RETURN QUERY
             SELECT t.worker, t.queue::text, t.claimed_at, t.lease_until, NULL::timestamptz FROM queue.tasks AS t
