@@ -19,6 +19,7 @@ use crate::clock::now;
 use crate::durability;
 use crate::lanes::{self, Item, Key, Queue};
 use crate::shared;
+use crate::wait;
 use pending::{Change, Pending, What};
 use pgrx::prelude::*;
 pub use reservation::Reservation;
@@ -60,6 +61,7 @@ pub fn added(queue: &Queue<'_>, key: Key, now: i64) {
 
 /// This transaction leased a task.
 pub fn leased(queue: &Queue<'_>, key: Key, until: i64) {
+    wait::claimed();
     with_pending(|pending| pending.change(queue.hash(), key, What::Leased { until }));
 }
 

@@ -124,6 +124,12 @@ unsafe extern "C-unwind" fn queue_wait_result(fcinfo: pg_sys::FunctionCallInfo) 
     }
 }
 
+/// A claim has succeeded: what the last wait found was no false hint.
+pub fn claimed() {
+    READY_IN.set(NEVER);
+    LAST.set(None);
+}
+
 /// The pause after this one.
 fn longer(pause: i64) -> i64 {
     (pause + pause / 2).min(LONGEST_PAUSE)

@@ -13,13 +13,14 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     LOOP
-        DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+        PERFORM FROM queue.queues AS q WHERE q.name = "drop".name FOR UPDATE;
         EXIT WHEN FOUND;
         -- A transaction that was waited for may have dropped the queue and created it, as in hold_queue.
         IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "drop".name) THEN
             PERFORM queue_internal.raise_unknown_queue(name);
         END IF;
     END LOOP;
+    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
         -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
@@ -99,22 +100,22 @@ other queues wait for its events, and force is false. 22004, 22023 or 54000: an 
 CREATE FUNCTION queue_internal.delete_tasks_of(queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    some_left boolean;
+    last bigint;
 BEGIN
     WITH gone AS (
         DELETE FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue RETURNING t.id
     )
-    SELECT (SELECT count(*) FROM gone)
-           < (SELECT count(*) FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue) INTO some_left;
+    SELECT max(t.id) INTO last FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue
+    HAVING count(*) > (SELECT count(*) FROM gone);
     PERFORM queue_internal.raise_kept(min(t.id), 'queue.tasks') FROM queue.tasks AS t
-    WHERE some_left AND t.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WHERE t.queue = delete_tasks_of.queue AND t.id <= last HAVING count(*) > 0;
     WITH gone AS (
         DELETE FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue RETURNING d.id
     )
-    SELECT (SELECT count(*) FROM gone)
-           < (SELECT count(*) FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue) INTO some_left;
+    SELECT max(d.id) INTO last FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue
+    HAVING count(*) > (SELECT count(*) FROM gone);
     PERFORM queue_internal.raise_kept(min(d.id), 'queue.dead_letters') FROM queue.dead_letters AS d
-    WHERE some_left AND d.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WHERE d.queue = delete_tasks_of.queue AND d.id <= last HAVING count(*) > 0;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.delete_tasks_of IS 'Deletes the tasks and dead letters of a queue that is dropped.';

@@ -256,8 +256,8 @@ BEGIN
                 DELETE FROM queue_internal.batches AS b WHERE b.task_id = (
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
-        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.has_event(row.task_id, row.queue)
-              AND NOT queue_internal.waits_for_another(row.task_id) THEN
+        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.waits_for_another(row.task_id)
+              AND NOT queue_internal.has_event(row.task_id, row.queue, true) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;

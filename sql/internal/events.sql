@@ -12,11 +12,12 @@
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- Whether there is an event about a task, for the sweep, and locks it. One that another transaction has locked does not count: it may be
--- a claim that stays open, and nobody else can process it meanwhile.
+-- Whether there is an event about a task, for the sweep. If its transaction "is_short", one that another transaction has
+-- locked does not count: it may be a claim that stays open, and nobody else can process it meanwhile. It finds that out by
+-- locking it, which a claim must not do.
 -- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
 -- empty; without, the plan may read all events of the queue, however many there are by then.
-CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
+CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text, is_short boolean) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -25,16 +26,20 @@ SET enable_sort = off
 SET jit = off
 AS $$
 BEGIN
+    IF is_short THEN
+        RETURN (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
+                ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+    END IF;
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
-            ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+            ORDER BY e.task_id, e.id LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_event IS
-    'Returns whether there is an event of the queue about a task that no other transaction has locked.';
+COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
 
 -- The same about a group. Not an event for a later time (rates.sql).
-CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text) RETURNS boolean
+CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text, is_short boolean) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -43,14 +48,19 @@ SET enable_sort = off
 SET jit = off
 AS $$
 BEGIN
+    IF is_short THEN
+        RETURN (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
+                  AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+                ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+    END IF;
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
               AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-            ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+            ORDER BY e.queue, e.group_key, e.id LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_group_event IS
-    'Returns whether there is an event about a group that no other transaction has locked.';
+COMMENT ON FUNCTION queue_internal.has_group_event IS 'Returns whether there is an event about a group.';
 
 -- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
@@ -136,7 +146,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
 -- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
--- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
+-- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql). If they have to
+-- be postponed, and the transaction "is_short", one stands for all; otherwise each would be tried again, as long as a lock
+-- is held. A claim may be in a transaction that stays open, and leaves the others to sessions that can process them sooner.
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz, is_short boolean)
 RETURNS void
@@ -144,32 +156,37 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     ids     bigint[];
     arrived bigint;
+    tries   integer := event.tries;
     last    bigint;
     done    boolean;
+    merged  queue_internal.events;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
                      ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
-        SELECT array_agg(f.id), least(min(f.arrived), event.arrived) INTO ids, arrived FROM (
-            SELECT e.id, e.arrived FROM queue_internal.events AS e
+        SELECT array_agg(f.id), least(min(f.arrived), event.arrived), greatest(max(f.tries), event.tries)
+        INTO ids, arrived, tries FROM (
+            SELECT e.id, e.arrived, e.tries FROM queue_internal.events AS e
             WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
               -- Not one that is for a later time (rates.sql).
               AND (e.due_at <= clock_timestamp() OR e.tries > 0)
             ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
         done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
-    IF done THEN
-        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
-        DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
-    ELSIF is_short THEN
-        PERFORM queue_internal.postpone_event(event, NULL, arrived);
-    ELSE
+    IF NOT done AND (NOT is_short OR cardinality(ids) <= 1) THEN
         PERFORM queue_internal.postpone_event(event, NULL);
         RETURN;
+    ELSIF NOT done THEN
+        -- With a new id: a session that has read the others deletes them, although it may have looked before they were left.
+        INSERT INTO queue_internal.events (queue, group_key, task_id, arrived, tries)
+        VALUES (event.queue, event.group_key, event.task_id, arrived, tries) RETURNING * INTO merged;
+        PERFORM queue_internal.postpone_event(merged, NULL);
     END IF;
+    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+    DELETE FROM queue_internal.events AS e
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ids := array_remove(ids, event.id);
     last := ids[cardinality(ids)];
     IF last IS NULL THEN
@@ -195,8 +212,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
-CREATE FUNCTION queue_internal.postpone_event(
-    event queue_internal.events, error text, arrived bigint DEFAULT NULL) RETURNS void
+CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- A lock may be released at any time.
@@ -204,8 +220,7 @@ DECLARE
     later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
-    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000),
-        arrived = least(e.arrived, postpone_event.arrived)
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN

@@ -28,17 +28,19 @@ BEGIN
         INSERT INTO queue_internal.group_heads (queue, group_key)
         VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
         RETURN;
-    -- Reading the locks takes time. While a transaction stays open, it would be in vain.
-    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25 THEN
+    -- Reading the locks takes time. While a transaction stays open, or the first task does not end, it would be in vain.
+    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25
+          OR queue_internal.first_of_group(queue, group_key, now.first_id) <= now.first_id THEN
         RETURN;
     END IF;
+    -- A prepared transaction has another name after a restart.
     active := ARRAY(
-        SELECT l.virtualtransaction FROM pg_locks AS l
+        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
         WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
           AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
           AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
-          AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid());
-    IF now.next_id IS NOT NULL AND NOT now.writers && active THEN
+          AND l.pid IS DISTINCT FROM pg_backend_pid());
+    IF now.next_id IS NOT NULL AND NOT array_append(now.writers, 'prepared') && active THEN
         head := now.next_id;
     ELSIF active = '{}' THEN
         head := taken;
@@ -71,7 +73,7 @@ BEGIN
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+          AND greatest(o.first_id, o.next_id) > forget_group_head.id FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';

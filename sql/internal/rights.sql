@@ -135,7 +135,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
+            '{check_wait, first_ready, first_pause, next_pause, moment_of_call, check_wait_result, outcome, is_finished, try_commit,
               may_commit, wait_deadline}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p

@@ -262,7 +262,7 @@ BEGIN
             -- sweep_dependencies does the rest.
             CONTINUE;
         END IF;
-        IF NOT queue_internal.has_event(row.task_id, row.of) THEN
+        IF NOT queue_internal.has_event(row.task_id, row.of, of_queue IS NULL) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.of, row.task_id);
         END IF;
     END LOOP;

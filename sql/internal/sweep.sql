@@ -95,7 +95,7 @@ BEGIN
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
         ON CONFLICT DO NOTHING;
         SELECT g.group_key, g.checked INTO last
-        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece) AS g;
+        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece, true) AS g;
         IF last.group_key IS NULL THEN
             pos.groups := pos.groups - source.name;
             pos.queues := array_remove(pos.queues, source.name);
@@ -211,7 +211,7 @@ BEGIN
         IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel')
             OR NOT queue_internal.waits_for_another(row.task_id))
            -- An event of a queue in which the task was before may never be processed: that queue may be gone.
-           AND NOT queue_internal.has_event(row.task_id, row.queue) THEN
+           AND NOT queue_internal.has_event(row.task_id, row.queue, of_queue IS NULL) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -244,7 +244,7 @@ COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
 
 -- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
-    source queue.queues, INOUT group_key text, max_rows integer, OUT checked integer)
+    source queue.queues, INOUT group_key text, max_rows integer, is_short boolean, OUT checked integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -299,7 +299,7 @@ BEGIN
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            IF NOT queue_internal.has_group_event(source.name, group_key) THEN
+            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
                 INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, sweep_groups.group_key);
             END IF;
         END IF;
@@ -404,7 +404,7 @@ BEGIN
         (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
-         queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
+         queue_internal.sweep_groups(source, pos.group_key, 100, false) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);

@@ -2396,17 +2396,19 @@ BEGIN
         INSERT INTO queue_internal.group_heads (queue, group_key)
         VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
         RETURN;
-    -- Reading the locks takes time. While a transaction stays open, it would be in vain.
-    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25 THEN
+    -- Reading the locks takes time. While a transaction stays open, or the first task does not end, it would be in vain.
+    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25
+          OR queue_internal.first_of_group(queue, group_key, now.first_id) <= now.first_id THEN
         RETURN;
     END IF;
+    -- A prepared transaction has another name after a restart.
     active := ARRAY(
-        SELECT l.virtualtransaction FROM pg_locks AS l
+        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
         WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
           AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
           AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
-          AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid());
-    IF now.next_id IS NOT NULL AND NOT now.writers && active THEN
+          AND l.pid IS DISTINCT FROM pg_backend_pid());
+    IF now.next_id IS NOT NULL AND NOT array_append(now.writers, 'prepared') && active THEN
         head := now.next_id;
     ELSIF active = '{}' THEN
         head := taken;
@@ -2439,7 +2441,7 @@ BEGIN
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+          AND greatest(o.first_id, o.next_id) > forget_group_head.id FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
@@ -3314,8 +3316,8 @@ BEGIN
                 DELETE FROM queue_internal.batches AS b WHERE b.task_id = (
                     SELECT l.task_id FROM queue_internal.batches AS l WHERE l.task_id = row.task_id FOR UPDATE SKIP LOCKED);
             END IF;
-        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.has_event(row.task_id, row.queue)
-              AND NOT queue_internal.waits_for_another(row.task_id) THEN
+        ELSIF row.sealed_at IS NOT NULL AND NOT queue_internal.waits_for_another(row.task_id)
+              AND NOT queue_internal.has_event(row.task_id, row.queue, true) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -3504,11 +3506,12 @@ COMMENT ON FUNCTION queue_internal.try_locked_event IS
 --   Why not outside READ COMMITTED: a snapshot from before another transaction's commit could admit too many of a
 --             group.
 
--- Whether there is an event about a task, for the sweep, and locks it. One that another transaction has locked does not count: it may be
--- a claim that stays open, and nobody else can process it meanwhile.
+-- Whether there is an event about a task, for the sweep. If its transaction "is_short", one that another transaction has
+-- locked does not count: it may be a claim that stays open, and nobody else can process it meanwhile. It finds that out by
+-- locking it, which a claim must not do.
 -- Not EXISTS, which drops the ORDER BY. With it, the planner uses the index on tasks also if it plans while the table is
 -- empty; without, the plan may read all events of the queue, however many there are by then.
-CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text) RETURNS boolean
+CREATE FUNCTION queue_internal.has_event(task_id bigint, queue text, is_short boolean) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3517,16 +3520,20 @@ SET enable_sort = off
 SET jit = off
 AS $$
 BEGIN
+    IF is_short THEN
+        RETURN (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
+                ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+    END IF;
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.task_id = has_event.task_id AND e.queue = has_event.queue
-            ORDER BY e.task_id, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+            ORDER BY e.task_id, e.id LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_event IS
-    'Returns whether there is an event of the queue about a task that no other transaction has locked.';
+COMMENT ON FUNCTION queue_internal.has_event IS 'Returns whether there is an event of the queue about a task.';
 
 -- The same about a group. Not an event for a later time (rates.sql).
-CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text) RETURNS boolean
+CREATE FUNCTION queue_internal.has_group_event(queue text, group_key text, is_short boolean) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -3535,14 +3542,19 @@ SET enable_sort = off
 SET jit = off
 AS $$
 BEGIN
+    IF is_short THEN
+        RETURN (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
+                  AND (e.due_at <= clock_timestamp() OR e.tries > 0)
+                ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+    END IF;
     RETURN (SELECT e.id FROM queue_internal.events AS e
             WHERE e.queue = has_group_event.queue AND e.group_key = has_group_event.group_key
               AND (e.due_at <= clock_timestamp() OR e.tries > 0)
-            ORDER BY e.queue, e.group_key, e.id LIMIT 1 FOR UPDATE SKIP LOCKED) IS NOT NULL;
+            ORDER BY e.queue, e.group_key, e.id LIMIT 1) IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.has_group_event IS
-    'Returns whether there is an event about a group that no other transaction has locked.';
+COMMENT ON FUNCTION queue_internal.has_group_event IS 'Returns whether there is an event about a group.';
 
 -- queue_internal.process_events(queue, max_events, after, all_locked, until)
 --
@@ -3628,7 +3640,9 @@ $$;
 COMMENT ON FUNCTION queue_internal.process_each IS 'Processes due events of a queue; returns how many it checked.';
 
 -- Treats up to a hundred events about the same task or group as one. Later ones are not included. Locks these only once
--- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql).
+-- they are to be deleted: an event whose lock is of no use makes other sessions pass over it (next_event.sql). If they have to
+-- be postponed, and the transaction "is_short", one stands for all; otherwise each would be tried again, as long as a lock
+-- is held. A claim may be in a transaction that stays open, and leaves the others to sessions that can process them sooner.
 CREATE FUNCTION queue_internal.process_event(
     source queue.queues, event queue_internal.events, after bigint, until timestamptz, is_short boolean)
 RETURNS void
@@ -3636,32 +3650,37 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 DECLARE
     ids     bigint[];
     arrived bigint;
+    tries   integer := event.tries;
     last    bigint;
     done    boolean;
+    merged  queue_internal.events;
 BEGIN
     IF event.task_id IS NOT NULL THEN
         ids := ARRAY(SELECT e.id FROM queue_internal.events AS e WHERE e.task_id = event.task_id AND e.id > after
                      ORDER BY e.task_id, e.id LIMIT 100);
         done := queue_internal.process_dependent(event.task_id);
     ELSE
-        SELECT array_agg(f.id), least(min(f.arrived), event.arrived) INTO ids, arrived FROM (
-            SELECT e.id, e.arrived FROM queue_internal.events AS e
+        SELECT array_agg(f.id), least(min(f.arrived), event.arrived), greatest(max(f.tries), event.tries)
+        INTO ids, arrived, tries FROM (
+            SELECT e.id, e.arrived, e.tries FROM queue_internal.events AS e
             WHERE e.queue = source.name AND e.group_key = event.group_key AND e.id > after
               -- Not one that is for a later time (rates.sql).
               AND (e.due_at <= clock_timestamp() OR e.tries > 0)
             ORDER BY e.queue, e.group_key, e.id LIMIT 100) AS f;
         done := queue_internal.admit_next(event.queue, event.group_key, until, arrived);
     END IF;
-    IF done THEN
-        -- By the whole primary key, because a plan made for few events may read all of the queue for each.
-        DELETE FROM queue_internal.events AS e
-        WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
-    ELSIF is_short THEN
-        PERFORM queue_internal.postpone_event(event, NULL, arrived);
-    ELSE
+    IF NOT done AND (NOT is_short OR cardinality(ids) <= 1) THEN
         PERFORM queue_internal.postpone_event(event, NULL);
         RETURN;
+    ELSIF NOT done THEN
+        -- With a new id: a session that has read the others deletes them, although it may have looked before they were left.
+        INSERT INTO queue_internal.events (queue, group_key, task_id, arrived, tries)
+        VALUES (event.queue, event.group_key, event.task_id, arrived, tries) RETURNING * INTO merged;
+        PERFORM queue_internal.postpone_event(merged, NULL);
     END IF;
+    -- By the whole primary key, because a plan made for few events may read all of the queue for each.
+    DELETE FROM queue_internal.events AS e
+    WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     ids := array_remove(ids, event.id);
     last := ids[cardinality(ids)];
     IF last IS NULL THEN
@@ -3687,8 +3706,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.process_event IS 'Processes an event and deletes it, or postpones it.';
 
-CREATE FUNCTION queue_internal.postpone_event(
-    event queue_internal.events, error text, arrived bigint DEFAULT NULL) RETURNS void
+CREATE FUNCTION queue_internal.postpone_event(event queue_internal.events, error text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     -- A lock may be released at any time.
@@ -3696,8 +3714,7 @@ DECLARE
     later   CONSTANT timestamptz := clock_timestamp() + least(interval '10 ms' * 2 ^ least(event.tries, 10), longest);
 BEGIN
     UPDATE queue_internal.events AS e
-    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000),
-        arrived = least(e.arrived, postpone_event.arrived)
+    SET due_at = later, tries = e.tries + 1, error = left(postpone_event.error, 1000)
     WHERE e.queue = event.queue AND e.due_at = event.due_at AND e.id = event.id;
     PERFORM queue_internal.announce_task(event.queue, later);
     IF error IS NOT NULL AND event.error IS NULL AND queue_internal.may_log('event', event.queue) THEN
@@ -3863,7 +3880,7 @@ BEGIN
         WHERE NOT EXISTS (SELECT FROM queue_internal.locks AS l WHERE l.queue = source.name AND l.number = -1)
         ON CONFLICT DO NOTHING;
         SELECT g.group_key, g.checked INTO last
-        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece) AS g;
+        FROM queue_internal.sweep_groups(source, pos.groups ->> source.name, piece, true) AS g;
         IF last.group_key IS NULL THEN
             pos.groups := pos.groups - source.name;
             pos.queues := array_remove(pos.queues, source.name);
@@ -3979,7 +3996,7 @@ BEGIN
         IF (row.outcome <> 'completed' AND row.on_failure IN ('fail', 'cancel')
             OR NOT queue_internal.waits_for_another(row.task_id))
            -- An event of a queue in which the task was before may never be processed: that queue may be gone.
-           AND NOT queue_internal.has_event(row.task_id, row.queue) THEN
+           AND NOT queue_internal.has_event(row.task_id, row.queue, of_queue IS NULL) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.queue, row.task_id);
         END IF;
     END LOOP;
@@ -4012,7 +4029,7 @@ COMMENT ON TRIGGER dependency_restored ON queue_internal.dependencies IS
 
 -- Returns the last group that it checked, or null at the end, and how many it checked.
 CREATE FUNCTION queue_internal.sweep_groups(
-    source queue.queues, INOUT group_key text, max_rows integer, OUT checked integer)
+    source queue.queues, INOUT group_key text, max_rows integer, is_short boolean, OUT checked integer)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -4067,7 +4084,7 @@ BEGIN
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
-            IF NOT queue_internal.has_group_event(source.name, group_key) THEN
+            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
                 INSERT INTO queue_internal.events (queue, group_key) VALUES (source.name, sweep_groups.group_key);
             END IF;
         END IF;
@@ -4172,7 +4189,7 @@ BEGIN
         (SELECT a.task_id FROM queue_internal.awaits AS a ORDER BY a.task_id DESC LIMIT 1));
     SELECT d.predecessor_id, g.group_key INTO last
     FROM queue_internal.sweep_dependencies(start, NULL, 100, source.name) AS d,
-         queue_internal.sweep_groups(source, pos.group_key, 100) AS g;
+         queue_internal.sweep_groups(source, pos.group_key, 100, false) AS g;
     IF last.predecessor_id IS NULL THEN
         -- At the end: start again from the first one.
         PERFORM queue_internal.sweep_dependencies(NULL, NULL, 100, source.name);
@@ -5580,7 +5597,7 @@ BEGIN
             -- sweep_dependencies does the rest.
             CONTINUE;
         END IF;
-        IF NOT queue_internal.has_event(row.task_id, row.of) THEN
+        IF NOT queue_internal.has_event(row.task_id, row.of, of_queue IS NULL) THEN
             INSERT INTO queue_internal.events (queue, task_id) VALUES (row.of, row.task_id);
         END IF;
     END LOOP;
@@ -8248,7 +8265,7 @@ DECLARE
     waiting   CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
         WHERE p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (
-            '{check_wait, first_ready, first_pause, next_pause, check_wait_result, outcome, is_finished, try_commit,
+            '{check_wait, first_ready, first_pause, next_pause, moment_of_call, check_wait_result, outcome, is_finished, try_commit,
               may_commit, wait_deadline}'));
     bulk      CONSTANT text := (
         SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc AS p
@@ -11548,13 +11565,14 @@ BEGIN
         PERFORM queue_internal.raise_null('force');
     END IF;
     LOOP
-        DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
+        PERFORM FROM queue.queues AS q WHERE q.name = "drop".name FOR UPDATE;
         EXIT WHEN FOUND;
         -- A transaction that was waited for may have dropped the queue and created it, as in hold_queue.
         IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = "drop".name) THEN
             PERFORM queue_internal.raise_unknown_queue(name);
         END IF;
     END LOOP;
+    DELETE FROM queue.queues AS q WHERE q.name = "drop".name;
     IF force THEN
         -- Before the rows that belong to them, and in the same order as all other calls.
         PERFORM FROM queue.tasks AS t WHERE t.queue = "drop".name ORDER BY t.id FOR UPDATE;
@@ -11634,22 +11652,22 @@ other queues wait for its events, and force is false. 22004, 22023 or 54000: an 
 CREATE FUNCTION queue_internal.delete_tasks_of(queue text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    some_left boolean;
+    last bigint;
 BEGIN
     WITH gone AS (
         DELETE FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue RETURNING t.id
     )
-    SELECT (SELECT count(*) FROM gone)
-           < (SELECT count(*) FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue) INTO some_left;
+    SELECT max(t.id) INTO last FROM queue.tasks AS t WHERE t.queue = delete_tasks_of.queue
+    HAVING count(*) > (SELECT count(*) FROM gone);
     PERFORM queue_internal.raise_kept(min(t.id), 'queue.tasks') FROM queue.tasks AS t
-    WHERE some_left AND t.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WHERE t.queue = delete_tasks_of.queue AND t.id <= last HAVING count(*) > 0;
     WITH gone AS (
         DELETE FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue RETURNING d.id
     )
-    SELECT (SELECT count(*) FROM gone)
-           < (SELECT count(*) FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue) INTO some_left;
+    SELECT max(d.id) INTO last FROM queue.dead_letters AS d WHERE d.queue = delete_tasks_of.queue
+    HAVING count(*) > (SELECT count(*) FROM gone);
     PERFORM queue_internal.raise_kept(min(d.id), 'queue.dead_letters') FROM queue.dead_letters AS d
-    WHERE some_left AND d.queue = delete_tasks_of.queue HAVING count(*) > 0;
+    WHERE d.queue = delete_tasks_of.queue AND d.id <= last HAVING count(*) > 0;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.delete_tasks_of IS 'Deletes the tasks and dead letters of a queue that is dropped.';

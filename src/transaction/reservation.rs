@@ -3,6 +3,7 @@
 use super::pending::{CHANGES, Change, What};
 use super::with_pending;
 use crate::lanes::{Item, Key};
+use crate::wait;
 use pgrx::prelude::*;
 
 /// The candidates that a claim has reserved in a lane, before it reads their rows. A rollback returns them to the lane.
@@ -47,6 +48,7 @@ impl Reservation {
 
     /// The candidate of this number has been leased.
     pub fn leased(&self, number: usize, until: i64) {
+        wait::claimed();
         with_pending(|pending| {
             let change = &mut pending.changes[self.first + number];
             change.what = What::Leased { until };

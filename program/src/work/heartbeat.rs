@@ -42,9 +42,9 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
                 () = context.stop.reached(Phase::Reported) => return,
             },
             // All leases were lost in an outage. No heartbeat finds out that it is over.
-            None if link.failures > 0 => match link.open().await {
-                Ok(_) => link.works(),
-                Err(failure) => tokio::time::sleep(link.failed(&failure)).await,
+            None if link.failures > 0 => tokio::select! {
+                () = reconnect(&mut link) => {}
+                () = context.stop.reached(Phase::Reported) => return,
             },
             None => {
                 tokio::select! {
@@ -68,12 +68,22 @@ pub async fn run(context: Rc<Context>, mut link: Link) {
             }
             Err(failure) => {
                 let pause = link.failed(&failure);
-                tokio::time::sleep(pause).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = context.stop.reached(Phase::Reported) => return,
+                }
                 // The next attempt follows at once.
                 let now = Instant::now();
                 last = now.checked_sub(every.unwrap_or_default()).unwrap_or(now);
             }
         }
+    }
+}
+
+async fn reconnect(link: &mut Link) {
+    match link.open().await {
+        Ok(_) => link.works(),
+        Err(failure) => tokio::time::sleep(link.failed(&failure)).await,
     }
 }
 

@@ -43,9 +43,10 @@ DECLARE
     pause    double precision := queue_internal.first_pause(queues, deadline);
     first    bigint;
 BEGIN
-    -- queue.take has claimed in vain since. It gives up if this goes on in one transaction.
+    -- In the same CALL: queue.take has claimed in vain since. It gives up if this goes on in one transaction.
     IF pg_catalog.split_part(pg_catalog.current_setting('queue_wait.ready', true), ' ', 3)
-       OPERATOR(pg_catalog.=) pg_catalog.date_part('epoch', pg_catalog.now())::pg_catalog.text THEN
+       OPERATOR(pg_catalog.=) queue_internal.moment_of_call()
+       AND pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) deadline THEN
         COMMIT;
     END IF;
     -- Sleeps without a COMMIT, which a transaction block does not allow: there may be something to return at once.
@@ -63,7 +64,7 @@ BEGIN
     END LOOP;
     IF ready THEN
         PERFORM pg_catalog.set_config('queue_wait.ready', pg_catalog.concat(
-            first, ' ', pause, ' ', pg_catalog.date_part('epoch', pg_catalog.now())), false);
+            first, ' ', pause, ' ', queue_internal.moment_of_call()), false);
     END IF;
 END
 $$;
@@ -75,6 +76,15 @@ the queues.
 - timeout, ready, worker: as for one queue.
 
 Errors: as for one queue.';
+
+CREATE FUNCTION queue_internal.moment_of_call() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN concat(date_part('epoch', statement_timestamp()), '/', date_part('epoch', now()));
+END
+$$;
+COMMENT ON FUNCTION queue_internal.moment_of_call IS
+    'Returns what two calls have in common that are in the same statement and the same transaction.';
 
 -- What the last wait of the session found and a claim did not get is usually locked. So a session that waits and
 -- claims in turn pauses before it gets the same result again, longer each time.
