@@ -95,6 +95,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.next_batch", "O*"),
     // In the SQL-only edition.
     ("queue_internal.first_pause", "WO*"),
+    ("queue_internal.moment_of_call", "WO*"),
     ("queue_internal.next_pause", "WO*"),
     ("queue_internal.is_finished", "WO*"),
     ("queue_internal.may_commit", "WO*"),
