@@ -73,6 +73,17 @@ pub fn python_client(program: &Path) -> Option<Start> {
     }))
 }
 
+/// Copies a file that other tests may be reading or copying: it is replaced at once, and only if it differs.
+fn keep_copy(from: &Path, to: &Path) {
+    let wanted = fs::read(from).expect("read a file");
+    if fs::read(to).ok().as_ref() != Some(&wanted) {
+        let mut new = to.as_os_str().to_owned();
+        new.push(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
+        fs::write(&new, wanted).expect("write a copy");
+        fs::rename(new, to).expect("replace a file");
+    }
+}
+
 /// node, with the client library. It looks for the driver from where the library is, so a copy is made beside the driver.
 pub fn node_client(program: &Path) -> Option<Start> {
     there("node").then_some(())?;
@@ -80,9 +91,9 @@ pub fn node_client(program: &Path) -> Option<Start> {
     let (from, to) = (own("clients/typescript/dist"), libraries.join("queue-ext/dist"));
     libraries.join("node_modules").exists().then_some(())?;
     fs::create_dir_all(&to).expect("create a folder");
-    fs::copy(own("clients/typescript/package.json"), libraries.join("queue-ext/package.json")).expect("copy");
+    keep_copy(&own("clients/typescript/package.json"), &libraries.join("queue-ext/package.json"));
     for file in fs::read_dir(from).expect("the client library").map(|file| file.expect("a file")) {
-        fs::copy(file.path(), to.join(file.file_name())).expect("copy the library");
+        keep_copy(&file.path(), &to.join(file.file_name()));
     }
     Some(Box::new(move || {
         let mut command = Command::new("node");
@@ -110,7 +121,7 @@ pub fn node(program: &Path) -> Option<Start> {
     let modules = fetched("node_modules")?;
     there("node").then_some(())?;
     let copy = modules.with_file_name(program.file_name().expect("a file"));
-    fs::copy(program, &copy).expect("copy the program");
+    keep_copy(program, &copy);
     Some(Box::new(move || {
         let mut command = Command::new("node");
         command.arg(&copy);
