@@ -221,8 +221,8 @@ fn a_claim_costs_the_same_behind_a_busy_group() {
         }
         ratios.push(cost_ratio(&mut to_large, &mut to_small));
     }
-    // A plan that reads the other tasks costs a hundred times as much.
-    assert!(ratios.iter().all(|ratio| *ratio < 2.5), "{ratios:.2?}");
+    // A plan that reads the other tasks costs a hundred times as much. In SQL, some 200 us are added once: 2.4 to 2.6.
+    assert!(ratios.iter().all(|ratio| *ratio < 4.0), "{ratios:.2?}");
 }
 
 #[test]

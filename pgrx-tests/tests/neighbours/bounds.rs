@@ -41,8 +41,8 @@ fn future_keys_and_events_are_not_read_each_minute() {
     for look in [
         "SELECT queue_internal.retire_keys(1000)",
         "SELECT queue_internal.retire_group_starts(1000)",
-        "SELECT queue_internal.sweep_groups(q, NULL, 50) FROM queue.queues AS q WHERE name = 'a'",
-        "SELECT queue_internal.sweep_groups(q, 'g', 50) FROM queue.queues AS q WHERE name = 'a'",
+        "SELECT queue_internal.sweep_groups(q, NULL, 50, true) FROM queue.queues AS q WHERE name = 'a'",
+        "SELECT queue_internal.sweep_groups(q, 'g', 50, true) FROM queue.queues AS q WHERE name = 'a'",
     ] {
         run(&mut client, &format!("BEGIN; {look}"));
         let reads = number(&mut client, reads);
