@@ -11618,6 +11618,8 @@ BEGIN
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
     END IF;
+    -- First waits for a session that replaces some of them, because the deletion would not see what it inserts.
+    PERFORM FROM queue_internal.events AS e WHERE e.queue = "drop".name FOR UPDATE;
     DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
     DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.

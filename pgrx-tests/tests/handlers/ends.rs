@@ -76,7 +76,11 @@ fn cancelling_a_running_task_interrupts_its_handler() {
     other.rollback().expect("roll back");
     await_lock(&mut client, 7);
     // Rolled back to a savepoint: the handler is interrupted in vain, and the attempt does not count.
+    let before: i64 = one(&mut client, "SELECT token FROM queue.tasks WHERE state = 'running'");
     run(&mut client, &format!("BEGIN; SAVEPOINT a; SELECT queue.cancel({id}); ROLLBACK TO a; COMMIT"));
+    eventually("it has the task again", SOON, || {
+        one(&mut client, &format!("SELECT token > {before} AND state = 'running' FROM queue.tasks"))
+    });
     await_lock(&mut client, 7);
     run(&mut client, &format!("SELECT queue.cancel({id})"));
     await_state(&mut client, id, "cancelled");
