@@ -290,18 +290,28 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has an id smaller than "first_id", and once the transactions
--- "writers" have ended, none has one smaller than the first that is there, or than "next_id" (internal/group_heads.sql).
+-- Groups with many dead index entries: no task of the group has an id smaller than "first_id" (internal/group_heads.sql). Pages
+-- have room for new versions, because an admission reads all that could not be vacuumed.
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,
-    first_id   bigint NOT NULL DEFAULT -9223372036854775808,
-    next_id    bigint,
-    writers    text[] NOT NULL DEFAULT '{}',
+    first_id   bigint NOT NULL,
     changes    integer NOT NULL DEFAULT 1,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
+) WITH (fillfactor = 20);
+
+-- One row: an id, and the transactions that had the tasks locked when it was the last one (internal/settled_id.sql).
+CREATE TABLE queue_internal.settling (
+    number  smallint NOT NULL DEFAULT 1,
+    id      bigint   NOT NULL DEFAULT 0,
+    writers text[]   NOT NULL DEFAULT '{}',
+    CONSTRAINT settling_pkey PRIMARY KEY (number),
+    CONSTRAINT settling_number_check CHECK (number = 1)
 );
+INSERT INTO queue_internal.settling DEFAULT VALUES;
+CREATE SEQUENCE queue_internal.settled_id_seq MINVALUE 0;
+CREATE SEQUENCE queue_internal.settling_due_seq;
 
 -- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.
 -- Only the owner can lock them, unlike advisory locks. Each queue has its own rows, so that open transactions in one

@@ -4,10 +4,8 @@
 --   prevents that, each admission would read all of the group's. So one that has read more than forty stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
---   Exact, although tasks with smaller ids may come. A push that commits late had its id before: its transaction has
---   queue.tasks locked. So the head is raised in steps. Its row is inserted; then it stores the last id ("next_id") and who
---   has the table locked ("writers"); and when they all have ended, the first task that is there then, or that id, is the
---   head. Who writes to the table for long holds up the heads of the groups, but nothing else.
+--   Exact, although tasks with smaller ids may come: a push that commits late has a larger id than the settled one, and no head is
+--   raised above that (settled_id.sql). So who writes to queue.tasks for long holds up the heads of the groups.
 --   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
 --   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
 --   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
@@ -16,54 +14,28 @@
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- In this order: the last id, who may have one that is smaller, and which tasks are there.
-    taken  bigint := pg_sequence_last_value('queue.tasks_id_seq');
-    now    queue_internal.group_heads;
-    active text[];
-    head   bigint;
+    -- Before the tasks are read: what is settled is visible then.
+    head   bigint := queue_internal.settled_id();
+    before bigint := (SELECT h.first_id FROM queue_internal.group_heads AS h
+                      WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key);
 BEGIN
-    SELECT h.* INTO now FROM queue_internal.group_heads AS h
-    WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key;
-    IF NOT FOUND THEN
-        INSERT INTO queue_internal.group_heads (queue, group_key)
-        VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
-        RETURN;
-    -- Reading the locks takes time. While a transaction stays open, or the first task does not end, it would be in vain.
-    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25
-          OR queue_internal.first_of_group(queue, group_key, now.first_id) <= now.first_id THEN
-        RETURN;
+    IF head > before IS NOT FALSE THEN
+        head := least(head, queue_internal.first_of_group(queue, group_key, coalesce(before, -9223372036854775808)));
     END IF;
-    -- A prepared transaction has another name after a restart.
-    active := ARRAY(
-        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
-        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
-          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
-          AND l.pid IS DISTINCT FROM pg_backend_pid());
-    IF now.next_id IS NOT NULL AND NOT array_append(now.writers, 'prepared') && active THEN
-        head := now.next_id;
-    ELSIF active = '{}' THEN
-        head := taken;
-    ELSIF now.next_id IS NOT NULL THEN
-        RETURN;
+    IF before IS NULL THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
+    ELSIF head > before THEN
+        UPDATE queue_internal.group_heads AS h
+        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+        WHERE (h.queue, h.group_key) IN (
+            SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+            WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
     END IF;
-    IF head IS NOT NULL THEN
-        head := least(head, queue_internal.first_of_group(queue, group_key, now.first_id));
-        -- Tasks that are not dead may be as many.
-        IF head <= now.first_id THEN
-            RETURN;
-        END IF;
-    END IF;
-    UPDATE queue_internal.group_heads AS h
-    SET first_id = greatest(h.first_id, head), next_id = CASE WHEN active <> '{}' THEN taken END, writers = active,
-        changes = h.changes + 1, changed_at = clock_timestamp()
-    WHERE (h.queue, h.group_key) IN (
-        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
-        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
-    'Stores that no task of a group has a smaller id than the first one there is, or prepares that.';
+    'Stores that no task of a group has a smaller id than the first one there is, or than the settled one.';
 
 -- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
 CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
@@ -73,7 +45,7 @@ BEGIN
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND greatest(o.first_id, o.next_id) > forget_group_head.id FOR UPDATE SKIP LOCKED);
+          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';

@@ -205,10 +205,11 @@ COMMENT ON FUNCTION queue_internal.next_admission IS
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
 -- group has to be checked again, because another transaction admits its tasks or has the next task locked. "arrived" is the
--- smallest id among the tasks that have come to the group since it was last checked, null if none have.
+-- smallest id among the tasks that have come to the group since it was last checked, null if none have. "blocked" is the first
+-- blocked task if this transaction has locked the group and found it, else null.
 --   Why one statement for the usual case: each further one costs as much as what it does.
 CREATE FUNCTION queue_internal.admit_next(
-    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL) RETURNS boolean
+    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL, blocked bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -232,7 +233,7 @@ DECLARE
     next       queue.tasks;
     is_full    boolean := false;
 BEGIN
-    IF NOT queue_internal.lock_group(queue, group_key) THEN
+    IF blocked IS NULL AND NOT queue_internal.lock_group(queue, group_key) THEN
         RETURN false;
     END IF;
     -- A smaller limit may have been set meanwhile. From now on this lock prevents that.
@@ -262,7 +263,7 @@ BEGIN
             SELECT l.id FROM queue.tasks AS l
             WHERE l.id = (SELECT b.id FROM queue.tasks AS b
                           WHERE b.queue = source.name AND b.group_key = admit_next.group_key
-                            AND (b.admission, b.id) >= (is_blocked, first)
+                            AND (b.admission, b.id) >= (is_blocked, coalesce(blocked, first))
                           ORDER BY b.admission, b.id LIMIT 1)
               AND (SELECT a.id FROM queue.tasks AS a
                    WHERE a.queue = source.name AND a.group_key = admit_next.group_key

@@ -24,9 +24,11 @@ DECLARE
     committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;
-    -- The groups in which a task is blocked, which this transaction has locked.
+    first      bigint;
+    -- The groups in which a task is blocked, which this transaction has locked, and the first of those tasks.
     in_queues  text[] := '{}';
     keys       text[] := '{}';
+    blocked    bigint[] := '{}';
 BEGIN
     FOR number IN 1 .. cardinality(queues) LOOP
         IF source IS DISTINCT FROM queues[number] THEN
@@ -37,15 +39,17 @@ BEGIN
         -- For the session that processes its event, the task that has ended here still runs. Without the lock it would
         -- admit nothing and delete the event.
         IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
-            CONTINUE WHEN (
+            first := (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
                   AND (t.admission, t.id) >= (is_blocked, coalesce((
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
-                ORDER BY t.admission, t.id LIMIT 1) IS NULL;
+                ORDER BY t.admission, t.id LIMIT 1);
+            CONTINUE WHEN first IS NULL;
             in_queues := in_queues || source;
             keys := keys || group_keys[number];
+            blocked := blocked || first;
         ELSE
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
         END IF;
@@ -53,22 +57,23 @@ BEGIN
     IF keys = '{}' THEN
         RETURN;
     ELSIF tasks_are_plain THEN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, false);
         RETURN;
     END IF;
     -- One subtransaction for all groups; one for each only if one of them raises an error.
     BEGIN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, false);
     EXCEPTION WHEN OTHERS THEN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, true);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, true);
     END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS
     'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
--- With "apart", each group has a subtransaction of its own.
-CREATE FUNCTION queue_internal.admit_each(queues text[], group_keys text[], until timestamptz, apart boolean) RETURNS void
+-- "blocked" are their first blocked tasks. With "apart", each group has a subtransaction of its own.
+CREATE FUNCTION queue_internal.admit_each(
+    queues text[], group_keys text[], blocked bigint[], until timestamptz, apart boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     admitted boolean;
@@ -78,10 +83,10 @@ BEGIN
         IF clock_timestamp() >= until AND number > 1 THEN
             NULL;
         ELSIF NOT apart THEN
-            admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+            admitted := queue_internal.admit_next(queues[number], group_keys[number], until, NULL, blocked[number]);
         ELSE
             BEGIN
-                admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+                admitted := queue_internal.admit_next(queues[number], group_keys[number], until, NULL, blocked[number]);
             EXCEPTION WHEN OTHERS THEN
                 IF queue_internal.may_log('event', queues[number]) THEN
                     RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(queues[number]), SQLERRM;

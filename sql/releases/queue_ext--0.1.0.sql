@@ -302,18 +302,28 @@ CREATE TABLE queue_internal.events (
     CONSTRAINT events_subject_check CHECK ((group_key IS NULL) <> (task_id IS NULL))
 );
 
--- Groups with many dead index entries: no task of the group has an id smaller than "first_id", and once the transactions
--- "writers" have ended, none has one smaller than the first that is there, or than "next_id" (internal/group_heads.sql).
+-- Groups with many dead index entries: no task of the group has an id smaller than "first_id" (internal/group_heads.sql). Pages
+-- have room for new versions, because an admission reads all that could not be vacuumed.
 CREATE TABLE queue_internal.group_heads (
     queue      text COLLATE "C" NOT NULL,
     group_key  text COLLATE "C" NOT NULL,
-    first_id   bigint NOT NULL DEFAULT -9223372036854775808,
-    next_id    bigint,
-    writers    text[] NOT NULL DEFAULT '{}',
+    first_id   bigint NOT NULL,
     changes    integer NOT NULL DEFAULT 1,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
+) WITH (fillfactor = 20);
+
+-- One row: an id, and the transactions that had the tasks locked when it was the last one (internal/settled_id.sql).
+CREATE TABLE queue_internal.settling (
+    number  smallint NOT NULL DEFAULT 1,
+    id      bigint   NOT NULL DEFAULT 0,
+    writers text[]   NOT NULL DEFAULT '{}',
+    CONSTRAINT settling_pkey PRIMARY KEY (number),
+    CONSTRAINT settling_number_check CHECK (number = 1)
 );
+INSERT INTO queue_internal.settling DEFAULT VALUES;
+CREATE SEQUENCE queue_internal.settled_id_seq MINVALUE 0;
+CREATE SEQUENCE queue_internal.settling_due_seq;
 
 -- Rows that are only locked: the transaction that admits tasks of a group locks the row with the hash of the group.
 -- Only the owner can lock them, unlike advisory locks. Each queue has its own rows, so that open transactions in one
@@ -2180,10 +2190,11 @@ COMMENT ON FUNCTION queue_internal.next_admission IS
 
 -- Admits tasks of a group until its limit or the time is reached; leaves an event for the rest. Returns false if the
 -- group has to be checked again, because another transaction admits its tasks or has the next task locked. "arrived" is the
--- smallest id among the tasks that have come to the group since it was last checked, null if none have.
+-- smallest id among the tasks that have come to the group since it was last checked, null if none have. "blocked" is the first
+-- blocked task if this transaction has locked the group and found it, else null.
 --   Why one statement for the usual case: each further one costs as much as what it does.
 CREATE FUNCTION queue_internal.admit_next(
-    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL) RETURNS boolean
+    queue text, group_key text, until timestamptz, arrived bigint DEFAULT NULL, blocked bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -2207,7 +2218,7 @@ DECLARE
     next       queue.tasks;
     is_full    boolean := false;
 BEGIN
-    IF NOT queue_internal.lock_group(queue, group_key) THEN
+    IF blocked IS NULL AND NOT queue_internal.lock_group(queue, group_key) THEN
         RETURN false;
     END IF;
     -- A smaller limit may have been set meanwhile. From now on this lock prevents that.
@@ -2237,7 +2248,7 @@ BEGIN
             SELECT l.id FROM queue.tasks AS l
             WHERE l.id = (SELECT b.id FROM queue.tasks AS b
                           WHERE b.queue = source.name AND b.group_key = admit_next.group_key
-                            AND (b.admission, b.id) >= (is_blocked, first)
+                            AND (b.admission, b.id) >= (is_blocked, coalesce(blocked, first))
                           ORDER BY b.admission, b.id LIMIT 1)
               AND (SELECT a.id FROM queue.tasks AS a
                    WHERE a.queue = source.name AND a.group_key = admit_next.group_key
@@ -2366,16 +2377,67 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.recheck_group IS
     'Has the admissions of a group checked again after a task was requeued or delayed.';
+-- The settled id: whoever pushes from now on, or has not committed yet, has a larger id.
+--
+--   A push that commits late had its id before. But its transaction has queue.tasks locked since then. So a session
+--   notes the last id and who has the table locked ("settling"), and once these have all ended, another one finds the noted id
+--   settled, and notes the next one. Who writes to the table for long holds that up, but nothing else. Tasks that are put back, by
+--   a redrive or a move, may have any id.
+--
+--   What is settled, and when to look again, are sequences: they leave no dead rows, which could not be vacuumed while an old
+--   snapshot is open, and other sessions see them at once. A transaction that is rolled back need not take them back, because
+--   the others had ended all the same. Each note leaves a dead row, which makes the next one slower. So sessions pause for twenty
+--   times as long as a look takes.
+--
+--   Why a session counts itself among the writers: it may have pushed, and looks once more before it commits.
+
+CREATE FUNCTION queue_internal.settled_id() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    -- Microseconds. A clock can be set back.
+    begun   CONSTANT bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+    pause   CONSTANT bigint := pg_sequence_last_value('queue_internal.settling_due_seq') - begun;
+    settled bigint := coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0);
+    noted   queue_internal.settling;
+    -- Before the locks, because it may be of a transaction that takes its lock meanwhile.
+    last    bigint;
+    active  text[];
+BEGIN
+    IF pause BETWEEN 0 AND 60000000 THEN
+        RETURN settled;
+    END IF;
+    SELECT s.* INTO noted FROM queue_internal.settling AS s WHERE s.number = 1 FOR UPDATE SKIP LOCKED;
+    last := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
+    IF NOT FOUND THEN
+        RETURN least(settled, last);
+    END IF;
+    -- A prepared transaction has another name after a restart.
+    active := ARRAY(
+        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
+        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
+          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock'));
+    IF NOT array_append(noted.writers, 'prepared') && active THEN
+        settled := noted.id;
+        PERFORM setval('queue_internal.settled_id_seq', settled);
+        UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
+    END IF;
+    PERFORM setval('queue_internal.settling_due_seq',
+                   begun + 20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint);
+    -- Somebody may have set the sequence back.
+    RETURN least(settled, last);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.settled_id IS
+    'Returns an id; tasks that were pushed and are not visible yet, and those that will be pushed, have larger ones.';
 -- The head of a group: no task of the group has a smaller id.
 --
 --   Tasks that were admitted or have ended leave dead entries in tasks_group until a vacuum removes them. While an old snapshot
 --   prevents that, each admission would read all of the group's. So one that has read more than forty stores the
 --   group's head, where the next ones start. Each change leaves a dead row of the head itself. So the next one comes after
 --   a few more entries: both together grow with the square root of the number of dead entries.
---   Exact, although tasks with smaller ids may come. A push that commits late had its id before: its transaction has
---   queue.tasks locked. So the head is raised in steps. Its row is inserted; then it stores the last id ("next_id") and who
---   has the table locked ("writers"); and when they all have ended, the first task that is there then, or that id, is the
---   head. Who writes to the table for long holds up the heads of the groups, but nothing else.
+--   Exact, although tasks with smaller ids may come: a push that commits late has a larger id than the settled one, and no head is
+--   raised above that (settled_id.sql). So who writes to queue.tasks for long holds up the heads of the groups.
 --   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
 --   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
 --   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
@@ -2384,54 +2446,28 @@ COMMENT ON FUNCTION queue_internal.recheck_group IS
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    -- In this order: the last id, who may have one that is smaller, and which tasks are there.
-    taken  bigint := pg_sequence_last_value('queue.tasks_id_seq');
-    now    queue_internal.group_heads;
-    active text[];
-    head   bigint;
+    -- Before the tasks are read: what is settled is visible then.
+    head   bigint := queue_internal.settled_id();
+    before bigint := (SELECT h.first_id FROM queue_internal.group_heads AS h
+                      WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key);
 BEGIN
-    SELECT h.* INTO now FROM queue_internal.group_heads AS h
-    WHERE h.queue = raise_group_head.queue AND h.group_key = raise_group_head.group_key;
-    IF NOT FOUND THEN
-        INSERT INTO queue_internal.group_heads (queue, group_key)
-        VALUES (raise_group_head.queue, raise_group_head.group_key) ON CONFLICT DO NOTHING;
-        RETURN;
-    -- Reading the locks takes time. While a transaction stays open, or the first task does not end, it would be in vain.
-    ELSIF taken IS NULL OR now.next_id IS NOT NULL AND random() > 0.25
-          OR queue_internal.first_of_group(queue, group_key, now.first_id) <= now.first_id THEN
-        RETURN;
+    IF head > before IS NOT FALSE THEN
+        head := least(head, queue_internal.first_of_group(queue, group_key, coalesce(before, -9223372036854775808)));
     END IF;
-    -- A prepared transaction has another name after a restart.
-    active := ARRAY(
-        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
-        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
-          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock')
-          AND l.pid IS DISTINCT FROM pg_backend_pid());
-    IF now.next_id IS NOT NULL AND NOT array_append(now.writers, 'prepared') && active THEN
-        head := now.next_id;
-    ELSIF active = '{}' THEN
-        head := taken;
-    ELSIF now.next_id IS NOT NULL THEN
-        RETURN;
+    IF before IS NULL THEN
+        INSERT INTO queue_internal.group_heads (queue, group_key, first_id)
+        VALUES (raise_group_head.queue, raise_group_head.group_key, head) ON CONFLICT DO NOTHING;
+    ELSIF head > before THEN
+        UPDATE queue_internal.group_heads AS h
+        SET first_id = head, changes = h.changes + 1, changed_at = clock_timestamp()
+        WHERE (h.queue, h.group_key) IN (
+            SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
+            WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
     END IF;
-    IF head IS NOT NULL THEN
-        head := least(head, queue_internal.first_of_group(queue, group_key, now.first_id));
-        -- Tasks that are not dead may be as many.
-        IF head <= now.first_id THEN
-            RETURN;
-        END IF;
-    END IF;
-    UPDATE queue_internal.group_heads AS h
-    SET first_id = greatest(h.first_id, head), next_id = CASE WHEN active <> '{}' THEN taken END, writers = active,
-        changes = h.changes + 1, changed_at = clock_timestamp()
-    WHERE (h.queue, h.group_key) IN (
-        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
-        WHERE o.queue = raise_group_head.queue AND o.group_key = raise_group_head.group_key FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
-    'Stores that no task of a group has a smaller id than the first one there is, or prepares that.';
+    'Stores that no task of a group has a smaller id than the first one there is, or than the settled one.';
 
 -- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
 CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
@@ -2441,7 +2477,7 @@ BEGIN
     WHERE (h.queue, h.group_key) IN (
         SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
         WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND greatest(o.first_id, o.next_id) > forget_group_head.id FOR UPDATE SKIP LOCKED);
+          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
 END
 $$;
 COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
@@ -2514,9 +2550,11 @@ DECLARE
     committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;
-    -- The groups in which a task is blocked, which this transaction has locked.
+    first      bigint;
+    -- The groups in which a task is blocked, which this transaction has locked, and the first of those tasks.
     in_queues  text[] := '{}';
     keys       text[] := '{}';
+    blocked    bigint[] := '{}';
 BEGIN
     FOR number IN 1 .. cardinality(queues) LOOP
         IF source IS DISTINCT FROM queues[number] THEN
@@ -2527,15 +2565,17 @@ BEGIN
         -- For the session that processes its event, the task that has ended here still runs. Without the lock it would
         -- admit nothing and delete the event.
         IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
-            CONTINUE WHEN (
+            first := (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
                   AND (t.admission, t.id) >= (is_blocked, coalesce((
                       SELECT h.first_id FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
-                ORDER BY t.admission, t.id LIMIT 1) IS NULL;
+                ORDER BY t.admission, t.id LIMIT 1);
+            CONTINUE WHEN first IS NULL;
             in_queues := in_queues || source;
             keys := keys || group_keys[number];
+            blocked := blocked || first;
         ELSE
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
         END IF;
@@ -2543,22 +2583,23 @@ BEGIN
     IF keys = '{}' THEN
         RETURN;
     ELSIF tasks_are_plain THEN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, false);
         RETURN;
     END IF;
     -- One subtransaction for all groups; one for each only if one of them raises an error.
     BEGIN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, false);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, false);
     EXCEPTION WHEN OTHERS THEN
-        PERFORM queue_internal.admit_each(in_queues, keys, until, true);
+        PERFORM queue_internal.admit_each(in_queues, keys, blocked, until, true);
     END;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS
     'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
--- With "apart", each group has a subtransaction of its own.
-CREATE FUNCTION queue_internal.admit_each(queues text[], group_keys text[], until timestamptz, apart boolean) RETURNS void
+-- "blocked" are their first blocked tasks. With "apart", each group has a subtransaction of its own.
+CREATE FUNCTION queue_internal.admit_each(
+    queues text[], group_keys text[], blocked bigint[], until timestamptz, apart boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     admitted boolean;
@@ -2568,10 +2609,10 @@ BEGIN
         IF clock_timestamp() >= until AND number > 1 THEN
             NULL;
         ELSIF NOT apart THEN
-            admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+            admitted := queue_internal.admit_next(queues[number], group_keys[number], until, NULL, blocked[number]);
         ELSE
             BEGIN
-                admitted := queue_internal.admit_next(queues[number], group_keys[number], until);
+                admitted := queue_internal.admit_next(queues[number], group_keys[number], until, NULL, blocked[number]);
             EXCEPTION WHEN OTHERS THEN
                 IF queue_internal.may_log('event', queues[number]) THEN
                     RAISE WARNING 'the next task of a group of queue % cannot be admitted: %', to_json(queues[number]), SQLERRM;
@@ -13314,6 +13355,9 @@ COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON TABLE queue_internal.group_heads IS 'Groups with many dead index entries: no task of the group has a smaller id.';
+COMMENT ON TABLE queue_internal.settling IS 'An id that will be settled, and the transactions that it waits for.';
+COMMENT ON SEQUENCE queue_internal.settled_id_seq IS 'The id up to which no open push can add a task.';
+COMMENT ON SEQUENCE queue_internal.settling_due_seq IS 'When to look again, in microseconds since 1970.';
 COMMENT ON SEQUENCE queue_internal.events_id_seq IS 'The order of the events.';
 COMMENT ON TABLE queue_internal.steps IS 'What tasks stored with queue.step(), and what they waited for and got.';
 COMMENT ON TABLE queue_internal.awaits IS 'Which event or which other task a suspended task waits for.';
