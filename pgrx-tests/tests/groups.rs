@@ -355,3 +355,43 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
         assert_eq!(number(&mut client, "SELECT queue_internal.settled_id()"), 3, "the sequence was set back");
     });
 }
+
+/// Else its id could be taken for a settled one.
+#[test]
+fn whoever_pushes_has_the_tasks_locked_before_it_takes_an_id() {
+    in_both_editions("groups-locked", |cluster| {
+        let [mut client, mut altering] = [(); 2].map(|()| cluster.connect());
+        run(&mut client, "SELECT queue.push('default'); SELECT queue.create_batch('default')");
+        let batch = number(&mut client, "SELECT max(id) FROM queue.tasks");
+        for push in [
+            "SELECT queue.push('default')",
+            "SET queue.fast_path = off; SELECT queue.push('default')",
+            "SELECT queue.push('default', group_key => 'g')",
+            "SELECT queue.push('default', key => 'k', group_key => 'g')",
+            "SELECT queue.push('default', after => ARRAY[1])",
+            &format!("SELECT queue.push('default', batch => {batch})"),
+            "SELECT queue.create_batch('default')",
+            "SELECT queue.push_many('default', ARRAY['{}', '{}']::jsonb[], group_key => 'g')",
+            "SELECT queue.push_many('default', ARRAY['{}', '{}']::jsonb[], keys => ARRAY['a', 'b'])",
+            "INSERT INTO queue.tasks (queue, group_key) VALUES ('default', 'g')",
+        ] {
+            // A session that takes an id waits for the end of this.
+            let mut altered = altering.transaction().expect("begin");
+            altered.batch_execute("ALTER SEQUENCE queue.tasks_id_seq MAXVALUE 1000000").expect("alter");
+            let mut pushing = cluster.connect();
+            std::thread::scope(|scope| {
+                let pushed = scope.spawn(|| pushing.batch_execute(push));
+                let waits = "SELECT count(*) FROM pg_locks
+                             WHERE relation = 'queue.tasks_id_seq'::regclass AND NOT granted";
+                eventually(&format!("{push} takes an id"), SOON, || number(&mut client, waits) == 1);
+                let locks = "SELECT count(*) FROM pg_locks AS l JOIN pg_locks AS w ON w.pid = l.pid
+                             WHERE w.relation = 'queue.tasks_id_seq'::regclass AND NOT w.granted
+                               AND l.relation = 'queue.tasks'::regclass AND l.mode IN ('RowShareLock', 'RowExclusiveLock')";
+                let locked = number(&mut client, locks);
+                altered.rollback().expect("roll back");
+                pushed.join().expect("no panic").unwrap_or_else(|error| panic!("{push}: {error:?}"));
+                assert!(locked > 0, "{push} has not locked the tasks");
+            });
+        }
+    });
+}

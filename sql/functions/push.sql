@@ -146,6 +146,8 @@ BEGIN
     task.timeout := timeout;
     task.start_by := start_by;
     task.weight := weight;
+    -- Locks the table, as an INSERT does before it takes an id (internal/settled_id.sql).
+    PERFORM FROM queue.tasks AS t WHERE false FOR KEY SHARE;
     LOOP
         new_id := nextval('queue.tasks_id_seq');
         -- The trigger task_arrives takes the key, too. But if a trigger of the user suppresses the task before that, only this

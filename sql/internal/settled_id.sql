@@ -18,35 +18,34 @@ DECLARE
     -- Microseconds. A clock can be set back.
     begun   CONSTANT bigint := extract(epoch FROM clock_timestamp()) * 1000000;
     pause   CONSTANT bigint := pg_sequence_last_value('queue_internal.settling_due_seq') - begun;
-    settled bigint := coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0);
+    -- Before the locks: whoever takes one later has a larger id.
+    last    CONSTANT bigint := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
+    -- Not more than that, because somebody may have set the sequence back.
+    settled bigint := least(coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0), last);
     noted   queue_internal.settling;
-    -- Before the locks, because it may be of a transaction that takes its lock meanwhile.
-    last    bigint;
     active  text[];
 BEGIN
     IF pause BETWEEN 0 AND 60000000 THEN
         RETURN settled;
     END IF;
     SELECT s.* INTO noted FROM queue_internal.settling AS s WHERE s.number = 1 FOR UPDATE SKIP LOCKED;
-    last := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
     IF NOT FOUND THEN
-        RETURN least(settled, last);
+        RETURN settled;
     END IF;
     -- A prepared transaction has another name after a restart.
     active := ARRAY(
         SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
         WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
           AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-          AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareLock', 'ShareUpdateExclusiveLock'));
+          AND l.mode NOT IN ('AccessShareLock', 'ShareLock', 'ShareUpdateExclusiveLock'));
     IF NOT array_append(noted.writers, 'prepared') && active THEN
-        settled := noted.id;
+        settled := least(noted.id, last);
         PERFORM setval('queue_internal.settled_id_seq', settled);
         UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
     END IF;
     PERFORM setval('queue_internal.settling_due_seq',
                    begun + 20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint);
-    -- Somebody may have set the sequence back.
-    RETURN least(settled, last);
+    RETURN settled;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settled_id IS
