@@ -6,6 +6,19 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- In case default privileges grant access to new tables: a partition is read through queue.history, which has
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
+-- Or to new sequences: who can take a value of this one could have others pass over open pushes.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_class AS c, LATERAL aclexplode(c.relacl) AS a
+        WHERE c.oid = 'queue_internal.settled_id_seq'::regclass AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON SEQUENCE queue_internal.settled_id_seq FROM %s', grantee);
+    END LOOP;
+END $$;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and show only its queues. counted_at shows only a time.

@@ -3,7 +3,7 @@
 
 use postgres::Client;
 use postgres::error::SqlState;
-use queue_ext_tests::{Cluster, Edition, SOON, Worker, eventually, number, run};
+use queue_ext_tests::{Cluster, Edition, SOON, Settings, Worker, eventually, number, run};
 
 /// How many tasks run before the others come.
 const FINISHED: i64 = 600;
@@ -316,7 +316,16 @@ fn settled_id(client: &mut Client) -> i64 {
 
 #[test]
 fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
-    in_both_editions("groups-settled", |cluster| {
+    for edition in [Edition::FastPath, Edition::SqlOnly] {
+        let preload = edition == Edition::FastPath;
+        let extra = if preload {
+            "queue.worker_enabled = off\nmax_prepared_transactions = 5"
+        } else {
+            "max_prepared_transactions = 5"
+        };
+        let name = format!("groups-settled-{}", edition.name());
+        let mut cluster = Cluster::start_with(&name, &Settings { preload, extra });
+        edition.install(&cluster, "postgres");
         let [mut client, mut open, mut other] = [(); 3].map(|()| cluster.connect());
         run(&mut client, "SELECT queue.push('default') FROM generate_series(1, 5)");
         assert_eq!(settled_id(&mut client), 5);
@@ -339,7 +348,10 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
         std::thread::scope(|scope| {
             let push = scope.spawn(|| run(&mut open, "SELECT queue.push('default')"));
             eventually("it waits", SOON, || {
-                number(&mut client, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1
+                number(
+                    &mut client,
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
+                ) == 1
             });
             assert_eq!(settled_id(&mut client), 7, "a push whose row is not there yet");
             run(&mut other, "ROLLBACK");
@@ -351,9 +363,43 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
         assert_eq!(settled_id(&mut other), 8);
         run(&mut other, "ROLLBACK");
         assert_eq!(settled_id(&mut client), 8);
-        run(&mut client, "SELECT setval('queue.tasks_id_seq', 3), setval('queue_internal.settling_due_seq', 1)");
-        assert_eq!(number(&mut client, "SELECT queue_internal.settled_id()"), 3, "the sequence was set back");
-    });
+        // A prepared transaction keeps its name.
+        run(&mut open, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'a'");
+        run(&mut client, "SELECT queue.push('default')");
+        assert_eq!(settled_id(&mut client), 8, "a prepared push");
+        run(&mut open, "COMMIT PREPARED 'a'");
+        run(&mut open, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'b'");
+        assert_eq!(settled_id(&mut client), 10, "only a later one is prepared");
+        run(&mut open, "COMMIT PREPARED 'b'");
+        // Who reads holds nobody up.
+        run(&mut other, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM queue.tasks");
+        assert_eq!(settled_id(&mut client), 11);
+        run(&mut other, "COMMIT");
+        // Each session that pushes takes some ids, and uses them one by one.
+        run(&mut client, "ALTER SEQUENCE queue.tasks_id_seq CACHE 10; SELECT queue.push('default')");
+        assert_eq!(settled_id(&mut client), 11, "ids that others may have in store");
+        run(&mut client, "ALTER SEQUENCE queue.tasks_id_seq CACHE 1");
+        let back = "DELETE FROM queue.tasks; SELECT setval('queue.tasks_id_seq', 3)";
+        run(&mut client, back);
+        run(&mut open, "BEGIN; SELECT queue.push('default')");
+        run(&mut client, "SELECT queue.push('default')");
+        assert_eq!(number(&mut client, "SELECT queue_internal.settled_id()"), 0, "the sequence was set back");
+        assert!(settled_id(&mut client) < 4, "a push that is open since");
+        run(&mut open, "COMMIT");
+        assert_eq!(settled_id(&mut client), 5);
+        run(&mut open, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'c'");
+        run(
+            &mut client,
+            "SELECT queue.push('default'); SELECT setval('queue_internal.settling_due_seq', 1); SELECT queue_internal.settled_id()",
+        );
+        cluster.stop("fast");
+        cluster.launch();
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.push('default')");
+        assert!(settled_id(&mut client) < 6, "a push that was prepared before a restart");
+        run(&mut client, "COMMIT PREPARED 'c'");
+        assert!(settled_id(&mut client) > 6);
+    }
 }
 
 /// Else its id could be taken for a settled one.
@@ -394,4 +440,21 @@ fn whoever_pushes_has_the_tasks_locked_before_it_takes_an_id() {
             });
         }
     });
+}
+
+#[test]
+fn default_privileges_give_nobody_the_settled_id() {
+    let cluster = Edition::FastPath.cluster("groups-grants", Worker::Off);
+    let mut client = cluster.connect_to("template1");
+    run(&mut client, "CREATE DATABASE fresh TEMPLATE template0");
+    run(&mut client, "CREATE ROLE \"an app\"");
+    let mut client = cluster.connect_to("fresh");
+    run(&mut client, "ALTER DEFAULT PRIVILEGES GRANT USAGE, UPDATE ON SEQUENCES TO \"an app\", PUBLIC");
+    Edition::FastPath.install(&cluster, "fresh");
+    let mut has = |sequence: &str| -> bool {
+        let query = "SELECT has_sequence_privilege('an app', 'queue_internal.' || $1::text, 'USAGE, UPDATE')";
+        client.query_one(query, &[&sequence]).expect("privileges").get(0)
+    };
+    assert!(has("settling_due_seq"), "the default privileges count");
+    assert!(!has("settled_id_seq"));
 }

@@ -66,9 +66,11 @@ BEGIN
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
     END IF;
-    -- First waits for a session that replaces some of them, because the deletion would not see what it inserts.
-    PERFORM FROM queue_internal.events AS e WHERE e.queue = "drop".name FOR UPDATE;
-    DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    -- A session may replace some of them meanwhile: the deletion waits for it, and does not see what it has inserted.
+    LOOP
+        DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+        EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = "drop".name);
+    END LOOP;
     DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;

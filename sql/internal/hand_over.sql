@@ -25,7 +25,8 @@ DECLARE
     source     text;
     one        boolean;
     first      bigint;
-    -- The groups in which a task is blocked, which this transaction has locked, and the first of those tasks.
+    -- The groups in which a task is blocked, which this transaction has locked, and the first blocked task if it is only one group.
+    -- Until it comes to the last of many, a push with a smaller id may have been committed.
     in_queues  text[] := '{}';
     keys       text[] := '{}';
     blocked    bigint[] := '{}';
@@ -54,6 +55,7 @@ BEGIN
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
         END IF;
     END LOOP;
+    blocked := CASE WHEN cardinality(keys) = 1 THEN blocked ELSE '{}' END;
     IF keys = '{}' THEN
         RETURN;
     ELSIF tasks_are_plain THEN
@@ -71,7 +73,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS
     'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
--- "blocked" are their first blocked tasks. With "apart", each group has a subtransaction of its own.
+-- "blocked" are their first blocked tasks, as far as known. With "apart", each group has a subtransaction of its own.
 CREATE FUNCTION queue_internal.admit_each(
     queues text[], group_keys text[], blocked bigint[], until timestamptz, apart boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -20,31 +20,32 @@ DECLARE
     pause   CONSTANT bigint := pg_sequence_last_value('queue_internal.settling_due_seq') - begun;
     -- Before the locks: whoever takes one later has a larger id.
     last    CONSTANT bigint := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
-    -- Not more than that, because somebody may have set the sequence back.
-    settled bigint := least(coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0), last);
+    settled bigint := coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0);
     noted   queue_internal.settling;
     active  text[];
 BEGIN
+    -- Somebody may have set the sequence back.
+    settled := CASE WHEN settled <= last THEN settled ELSE 0 END;
     IF pause BETWEEN 0 AND 60000000 THEN
         RETURN settled;
     END IF;
     SELECT s.* INTO noted FROM queue_internal.settling AS s WHERE s.number = 1 FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN settled;
+    -- Sessions that take many values at once use them later, without a lock.
+    IF FOUND AND (SELECT q.seqcache = 1 FROM pg_sequence AS q WHERE q.seqrelid = 'queue.tasks_id_seq'::regclass) THEN
+        -- After a restart, a prepared transaction has another name, without a session.
+        active := ARRAY(
+            SELECT CASE WHEN l.virtualtransaction LIKE '-1/%' THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
+            WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
+              AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+              AND l.mode IN ('RowShareLock', 'RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
+        IF noted.id > last OR NOT array_append(noted.writers, 'prepared') && active THEN
+            settled := CASE WHEN noted.id <= last THEN noted.id ELSE 0 END;
+            PERFORM setval('queue_internal.settled_id_seq', settled);
+            UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
+        END IF;
     END IF;
-    -- A prepared transaction has another name after a restart.
-    active := ARRAY(
-        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
-        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
-          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-          AND l.mode NOT IN ('AccessShareLock', 'ShareLock', 'ShareUpdateExclusiveLock'));
-    IF NOT array_append(noted.writers, 'prepared') && active THEN
-        settled := least(noted.id, last);
-        PERFORM setval('queue_internal.settled_id_seq', settled);
-        UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
-    END IF;
-    PERFORM setval('queue_internal.settling_due_seq',
-                   begun + 20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint);
+    PERFORM setval('queue_internal.settling_due_seq', greatest(1,
+        begun + least(20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint, 60000000)));
     RETURN settled;
 END
 $$;

@@ -2399,31 +2399,32 @@ DECLARE
     pause   CONSTANT bigint := pg_sequence_last_value('queue_internal.settling_due_seq') - begun;
     -- Before the locks: whoever takes one later has a larger id.
     last    CONSTANT bigint := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
-    -- Not more than that, because somebody may have set the sequence back.
-    settled bigint := least(coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0), last);
+    settled bigint := coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0);
     noted   queue_internal.settling;
     active  text[];
 BEGIN
+    -- Somebody may have set the sequence back.
+    settled := CASE WHEN settled <= last THEN settled ELSE 0 END;
     IF pause BETWEEN 0 AND 60000000 THEN
         RETURN settled;
     END IF;
     SELECT s.* INTO noted FROM queue_internal.settling AS s WHERE s.number = 1 FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN settled;
+    -- Sessions that take many values at once use them later, without a lock.
+    IF FOUND AND (SELECT q.seqcache = 1 FROM pg_sequence AS q WHERE q.seqrelid = 'queue.tasks_id_seq'::regclass) THEN
+        -- After a restart, a prepared transaction has another name, without a session.
+        active := ARRAY(
+            SELECT CASE WHEN l.virtualtransaction LIKE '-1/%' THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
+            WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
+              AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+              AND l.mode IN ('RowShareLock', 'RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
+        IF noted.id > last OR NOT array_append(noted.writers, 'prepared') && active THEN
+            settled := CASE WHEN noted.id <= last THEN noted.id ELSE 0 END;
+            PERFORM setval('queue_internal.settled_id_seq', settled);
+            UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
+        END IF;
     END IF;
-    -- A prepared transaction has another name after a restart.
-    active := ARRAY(
-        SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
-        WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
-          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-          AND l.mode NOT IN ('AccessShareLock', 'ShareLock', 'ShareUpdateExclusiveLock'));
-    IF NOT array_append(noted.writers, 'prepared') && active THEN
-        settled := least(noted.id, last);
-        PERFORM setval('queue_internal.settled_id_seq', settled);
-        UPDATE queue_internal.settling AS s SET id = last, writers = active WHERE s.number = 1;
-    END IF;
-    PERFORM setval('queue_internal.settling_due_seq',
-                   begun + 20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint);
+    PERFORM setval('queue_internal.settling_due_seq', greatest(1,
+        begun + least(20 * (extract(epoch FROM clock_timestamp()) * 1000000 - begun)::bigint, 60000000)));
     RETURN settled;
 END
 $$;
@@ -2550,7 +2551,8 @@ DECLARE
     source     text;
     one        boolean;
     first      bigint;
-    -- The groups in which a task is blocked, which this transaction has locked, and the first of those tasks.
+    -- The groups in which a task is blocked, which this transaction has locked, and the first blocked task if it is only one group.
+    -- Until it comes to the last of many, a push with a smaller id may have been committed.
     in_queues  text[] := '{}';
     keys       text[] := '{}';
     blocked    bigint[] := '{}';
@@ -2579,6 +2581,7 @@ BEGIN
             INSERT INTO queue_internal.events (queue, group_key) VALUES (source, group_keys[number]);
         END IF;
     END LOOP;
+    blocked := CASE WHEN cardinality(keys) = 1 THEN blocked ELSE '{}' END;
     IF keys = '{}' THEN
         RETURN;
     ELSIF tasks_are_plain THEN
@@ -2596,7 +2599,7 @@ $$;
 COMMENT ON FUNCTION queue_internal.hand_over IS
     'Admits the next tasks of groups whose tasks have ended, or leaves events for them.';
 
--- "blocked" are their first blocked tasks. With "apart", each group has a subtransaction of its own.
+-- "blocked" are their first blocked tasks, as far as known. With "apart", each group has a subtransaction of its own.
 CREATE FUNCTION queue_internal.admit_each(
     queues text[], group_keys text[], blocked bigint[], until timestamptz, apart boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -11660,9 +11663,11 @@ BEGIN
             WHERE t.queue = "drop".name AND t.id IN (SELECT d.predecessor_id FROM queue_internal.dependencies AS d)),
             'purged');
     END IF;
-    -- First waits for a session that replaces some of them, because the deletion would not see what it inserts.
-    PERFORM FROM queue_internal.events AS e WHERE e.queue = "drop".name FOR UPDATE;
-    DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+    -- A session may replace some of them meanwhile: the deletion waits for it, and does not see what it has inserted.
+    LOOP
+        DELETE FROM queue_internal.events AS e WHERE e.queue = "drop".name;
+        EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = "drop".name);
+    END LOOP;
     DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
@@ -13405,6 +13410,19 @@ DO $$ BEGIN PERFORM queue_internal.close_types(); END $$;
 -- In case default privileges grant access to new tables: a partition is read through queue.history, which has
 -- policies.
 ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
+-- Or to new sequences: who can take a value of this one could have others pass over open pushes.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        FROM pg_class AS c, LATERAL aclexplode(c.relacl) AS a
+        WHERE c.oid = 'queue_internal.settled_id_seq'::regclass AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON SEQUENCE queue_internal.settled_id_seq FROM %s', grantee);
+    END LOOP;
+END $$;
 DO $$ BEGIN PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor'); END $$;
 -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
 -- rights of that role alone, and show only its queues. counted_at shows only a time.
