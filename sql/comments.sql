@@ -236,6 +236,7 @@ COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON TABLE queue_internal.group_heads IS 'Groups with many dead index entries: no task of the group has a smaller id.';
+COMMENT ON TABLE queue_internal.group_returns IS 'Tasks that were put back into a group, until its head is not above them.';
 COMMENT ON TABLE queue_internal.settling IS 'An id that will be settled, and the transactions that it waits for.';
 COMMENT ON SEQUENCE queue_internal.settled_id_seq IS 'The id up to which no open push can add a task.';
 COMMENT ON SEQUENCE queue_internal.settling_due_seq IS 'When to look again, in microseconds since 1970.';

@@ -301,6 +301,16 @@ CREATE TABLE queue_internal.group_heads (
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
 ) WITH (fillfactor = 20);
 
+-- Tasks that were put back into a group, and may have a smaller id than its head (internal/group_heads.sql). With a number, so
+-- that nobody waits for a transaction that deletes the row of the same task.
+CREATE TABLE queue_internal.group_returns (
+    queue     text COLLATE "C" NOT NULL,
+    group_key text COLLATE "C" NOT NULL,
+    task_id   bigint NOT NULL,
+    number    bigint NOT NULL DEFAULT nextval('queue_internal.events_id_seq'),
+    CONSTRAINT group_returns_pkey PRIMARY KEY (queue, group_key, task_id, number)
+);
+
 -- One row: an id, and the transactions that had the tasks locked when it was the last one (internal/settled_id.sql).
 CREATE TABLE queue_internal.settling (
     number  smallint NOT NULL DEFAULT 1,

@@ -458,3 +458,42 @@ fn default_privileges_give_nobody_the_settled_id() {
     assert!(has("settling_due_seq"), "the default privileges count");
     assert!(!has("settled_id_seq"));
 }
+
+/// Each is put back by a transaction of its own.
+#[test]
+fn a_task_that_is_put_back_waits_for_no_other_that_is_put_back() {
+    in_both_editions("groups-returns", |cluster| {
+        let (mut client, _old) = with_old_snapshot(cluster, "{}");
+        let mut open = cluster.connect();
+        run(
+            &mut client,
+            "SELECT queue.push('q', to_jsonb(n::text), group_key => 'g') FROM generate_series(1, 300) AS n",
+        );
+        for _ in 0..3 {
+            let (_, id, token) = claim(&mut client).expect("a task");
+            let fail = "SELECT queue.fail($1, $2, 'no', permanent => true)";
+            client.execute(fail, &[&id, &token]).expect("fail");
+        }
+        complete(&mut client, 100);
+        assert!(head(&mut client) > 10);
+        run(&mut open, "BEGIN; SELECT queue.retry(2)");
+        let (busy, id, token) = claim(&mut client).expect("a task that runs meanwhile");
+        assert_eq!(busy, "104");
+        run(&mut client, "SELECT queue.retry(3)");
+        client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        let (next, id, token) = claim(&mut client).expect("a task");
+        assert_eq!(next, "3");
+        run(&mut open, "COMMIT");
+        client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        let (next, id, token) = claim(&mut client).expect("a task");
+        assert_eq!(next, "2");
+        // The head has changed since the snapshot.
+        run(&mut open, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queue.queues");
+        client.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        complete(&mut client, 50);
+        run(&mut open, "SELECT queue.retry(1); COMMIT");
+        let (next, ..) = claim(&mut client).expect("a task");
+        assert_eq!(next, "1");
+        assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.group_returns"), 0);
+    });
+}

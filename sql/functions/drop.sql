@@ -72,6 +72,7 @@ BEGIN
         EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = "drop".name);
     END LOOP;
     DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
+    DELETE FROM queue_internal.group_returns AS r WHERE r.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'

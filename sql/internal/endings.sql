@@ -246,7 +246,7 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, arrived)
         VALUES (task.queue, task.group_key, NULL), (to_queue, task.group_key, task.id);
-        PERFORM queue_internal.forget_group_head(to_queue, task.group_key, task.id);
+        PERFORM queue_internal.note_return(to_queue, task.group_key, task.id);
     END IF;
     RETURN true;
 END

@@ -6,9 +6,10 @@
 --   a few more entries: both together grow with the square root of the number of dead entries.
 --   Exact, although tasks with smaller ids may come: a push that commits late has a larger id than the settled one, and no head is
 --   raised above that (settled_id.sql). So who writes to queue.tasks for long holds up the heads of the groups.
---   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
---   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
---   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
+--   A redrive or a move puts a task of the past back. It leaves a row in "group_returns", which others see with the task: until an
+--   admission has lowered the head, and deleted the row, the smaller of both ids is the head. A task that came without triggers
+--   is found by the sweep, whose event ("arrived") lowers the head.
+--   Only the transaction that has the group locked changes its head, so nobody waits for one. Heads that
 --   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
@@ -37,18 +38,27 @@ $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
     'Stores that no task of a group has a smaller id than the first one there is, or than the settled one.';
 
--- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
-CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+CREATE FUNCTION queue_internal.note_return(queue text, group_key text, task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue_internal.group_heads AS h
-    WHERE (h.queue, h.group_key) IN (
-        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
-        WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+    INSERT INTO queue_internal.group_returns (queue, group_key, task_id)
+    VALUES (note_return.queue, note_return.group_key, note_return.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
+COMMENT ON FUNCTION queue_internal.note_return IS 'Notes that a task of the past comes back to its group.';
+
+-- Null if there is none.
+CREATE FUNCTION queue_internal.group_head(queue text, group_key text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+    RETURN (SELECT least(h.first_id, (
+                SELECT r.task_id FROM queue_internal.group_returns AS r
+                WHERE r.queue = h.queue AND r.group_key = h.group_key ORDER BY r.queue, r.group_key, r.task_id LIMIT 1))
+            FROM queue_internal.group_heads AS h
+            WHERE h.queue = group_head.queue AND h.group_key = group_head.group_key);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.group_head IS 'Returns an id; no task of the group has a smaller one.';
 
 CREATE FUNCTION queue_internal.first_of_group(
     queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint

@@ -227,6 +227,7 @@ DECLARE
     entries    bigint;
     head       bigint;
     changes    integer;
+    returned   bigint;
     first      bigint;
     now        record;
     step       record;
@@ -242,8 +243,14 @@ BEGIN
         RETURN true;
     END IF;
     entries := queue_internal.group_entries_passed();
-    SELECT h.first_id, h.changes INTO head, changes FROM queue_internal.group_heads AS h
-    WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+    SELECT h.first_id, h.changes, r.task_id INTO head, changes, returned
+    FROM (SELECT) AS one
+         LEFT JOIN queue_internal.group_heads AS h ON h.queue = source.name AND h.group_key = admit_next.group_key
+         LEFT JOIN LATERAL (
+             SELECT r.task_id FROM queue_internal.group_returns AS r
+             WHERE r.queue = source.name AND r.group_key = admit_next.group_key
+             ORDER BY r.queue, r.group_key, r.task_id LIMIT 1) AS r ON true;
+    arrived := least(arrived, returned);
     IF arrived < head THEN
         UPDATE queue_internal.group_heads AS h SET first_id = arrived
         WHERE (h.queue, h.group_key) IN (
@@ -253,6 +260,13 @@ BEGIN
             RETURN false;
         END IF;
         head := arrived;
+    END IF;
+    IF returned IS NOT NULL THEN
+        DELETE FROM queue_internal.group_returns AS r
+        WHERE (r.queue, r.group_key, r.task_id, r.number) IN (
+            SELECT o.queue, o.group_key, o.task_id, o.number FROM queue_internal.group_returns AS o
+            WHERE o.queue = source.name AND o.group_key = admit_next.group_key AND o.task_id >= returned
+            ORDER BY o.queue, o.group_key, o.task_id LIMIT 1000 FOR UPDATE SKIP LOCKED);
     END IF;
     first := coalesce(head, -9223372036854775808);
     IF source.max_running_per_group = 1 AND source.delayed_head = 'block' AND source.group_rate_limit IS NULL

@@ -44,7 +44,10 @@ BEGIN
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
                   AND (t.admission, t.id) >= (is_blocked, coalesce((
-                      SELECT h.first_id FROM queue_internal.group_heads AS h
+                      SELECT least(h.first_id, (
+                                 SELECT r.task_id FROM queue_internal.group_returns AS r
+                                 WHERE r.queue = h.queue AND r.group_key = h.group_key ORDER BY r.queue, r.group_key, r.task_id LIMIT 1))
+                      FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1);
             CONTINUE WHEN first IS NULL;

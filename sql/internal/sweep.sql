@@ -285,8 +285,7 @@ BEGIN
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
-        head := (SELECT h.first_id FROM queue_internal.group_heads AS h
-                 WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key);
+        head := queue_internal.group_head(source.name, group_key);
         first := coalesce(head, -9223372036854775808);
         SELECT s.* INTO step
         FROM queue_internal.admitted_of(source, sweep_groups.group_key, first) AS a,
@@ -294,8 +293,10 @@ BEGIN
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
         first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
         IF first < head THEN
-            -- It came without an event.
-            INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+            -- It came without an event, or that one does not name it.
+            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
+                INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+            END IF;
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN

@@ -75,7 +75,7 @@ BEGIN
             WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission <> 0
             GROUP BY i.queue, i.group_key;
             -- Dead letters that are put back.
-            PERFORM queue_internal.forget_group_head(f.queue, f.group_key, f.id)
+            PERFORM queue_internal.note_return(f.queue, f.group_key, f.id)
             FROM (SELECT i.queue, i.group_key, min(i.id) AS id FROM inserted AS i
                   WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.errors IS NOT NULL
                   GROUP BY i.queue, i.group_key) AS f;

@@ -313,6 +313,16 @@ CREATE TABLE queue_internal.group_heads (
     CONSTRAINT group_heads_pkey PRIMARY KEY (queue, group_key)
 ) WITH (fillfactor = 20);
 
+-- Tasks that were put back into a group, and may have a smaller id than its head (internal/group_heads.sql). With a number, so
+-- that nobody waits for a transaction that deletes the row of the same task.
+CREATE TABLE queue_internal.group_returns (
+    queue     text COLLATE "C" NOT NULL,
+    group_key text COLLATE "C" NOT NULL,
+    task_id   bigint NOT NULL,
+    number    bigint NOT NULL DEFAULT nextval('queue_internal.events_id_seq'),
+    CONSTRAINT group_returns_pkey PRIMARY KEY (queue, group_key, task_id, number)
+);
+
 -- One row: an id, and the transactions that had the tasks locked when it was the last one (internal/settled_id.sql).
 CREATE TABLE queue_internal.settling (
     number  smallint NOT NULL DEFAULT 1,
@@ -1568,7 +1578,7 @@ BEGIN
             WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.admission <> 0
             GROUP BY i.queue, i.group_key;
             -- Dead letters that are put back.
-            PERFORM queue_internal.forget_group_head(f.queue, f.group_key, f.id)
+            PERFORM queue_internal.note_return(f.queue, f.group_key, f.id)
             FROM (SELECT i.queue, i.group_key, min(i.id) AS id FROM inserted AS i
                   WHERE i.queue = arrival.queue AND i.group_key IS NOT NULL AND i.errors IS NOT NULL
                   GROUP BY i.queue, i.group_key) AS f;
@@ -2212,6 +2222,7 @@ DECLARE
     entries    bigint;
     head       bigint;
     changes    integer;
+    returned   bigint;
     first      bigint;
     now        record;
     step       record;
@@ -2227,8 +2238,14 @@ BEGIN
         RETURN true;
     END IF;
     entries := queue_internal.group_entries_passed();
-    SELECT h.first_id, h.changes INTO head, changes FROM queue_internal.group_heads AS h
-    WHERE h.queue = source.name AND h.group_key = admit_next.group_key;
+    SELECT h.first_id, h.changes, r.task_id INTO head, changes, returned
+    FROM (SELECT) AS one
+         LEFT JOIN queue_internal.group_heads AS h ON h.queue = source.name AND h.group_key = admit_next.group_key
+         LEFT JOIN LATERAL (
+             SELECT r.task_id FROM queue_internal.group_returns AS r
+             WHERE r.queue = source.name AND r.group_key = admit_next.group_key
+             ORDER BY r.queue, r.group_key, r.task_id LIMIT 1) AS r ON true;
+    arrived := least(arrived, returned);
     IF arrived < head THEN
         UPDATE queue_internal.group_heads AS h SET first_id = arrived
         WHERE (h.queue, h.group_key) IN (
@@ -2238,6 +2255,13 @@ BEGIN
             RETURN false;
         END IF;
         head := arrived;
+    END IF;
+    IF returned IS NOT NULL THEN
+        DELETE FROM queue_internal.group_returns AS r
+        WHERE (r.queue, r.group_key, r.task_id, r.number) IN (
+            SELECT o.queue, o.group_key, o.task_id, o.number FROM queue_internal.group_returns AS o
+            WHERE o.queue = source.name AND o.group_key = admit_next.group_key AND o.task_id >= returned
+            ORDER BY o.queue, o.group_key, o.task_id LIMIT 1000 FOR UPDATE SKIP LOCKED);
     END IF;
     first := coalesce(head, -9223372036854775808);
     IF source.max_running_per_group = 1 AND source.delayed_head = 'block' AND source.group_rate_limit IS NULL
@@ -2438,9 +2462,10 @@ COMMENT ON FUNCTION queue_internal.settled_id IS
 --   a few more entries: both together grow with the square root of the number of dead entries.
 --   Exact, although tasks with smaller ids may come: a push that commits late has a larger id than the settled one, and no head is
 --   raised above that (settled_id.sql). So who writes to queue.tasks for long holds up the heads of the groups.
---   A redrive or a move puts a task of the past back: it deletes the head, unless the head is just being changed. Then, as if
---   the task came without triggers, the event with its id ("arrived"), or the sweep, lowers the head.
---   Only the transaction that has the group locked changes its head. Others may delete it; nobody waits for them. Heads that
+--   A redrive or a move puts a task of the past back. It leaves a row in "group_returns", which others see with the task: until an
+--   admission has lowered the head, and deleted the row, the smaller of both ids is the head. A task that came without triggers
+--   is found by the sweep, whose event ("arrived") lowers the head.
+--   Only the transaction that has the group locked changes its head, so nobody waits for one. Heads that
 --   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
@@ -2469,18 +2494,27 @@ $$;
 COMMENT ON FUNCTION queue_internal.raise_group_head IS
     'Stores that no task of a group has a smaller id than the first one there is, or than the settled one.';
 
--- For those who put back a task of the past. Its event lowers the head as well, but there may be many events before it.
-CREATE FUNCTION queue_internal.forget_group_head(queue text, group_key text, id bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+CREATE FUNCTION queue_internal.note_return(queue text, group_key text, task_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM queue_internal.group_heads AS h
-    WHERE (h.queue, h.group_key) IN (
-        SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
-        WHERE o.queue = forget_group_head.queue AND o.group_key = forget_group_head.group_key
-          AND o.first_id > forget_group_head.id FOR UPDATE SKIP LOCKED);
+    INSERT INTO queue_internal.group_returns (queue, group_key, task_id)
+    VALUES (note_return.queue, note_return.group_key, note_return.task_id);
 END
 $$;
-COMMENT ON FUNCTION queue_internal.forget_group_head IS 'Deletes the head of a group that a task with this id comes back to.';
+COMMENT ON FUNCTION queue_internal.note_return IS 'Notes that a task of the past comes back to its group.';
+
+-- Null if there is none.
+CREATE FUNCTION queue_internal.group_head(queue text, group_key text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+    RETURN (SELECT least(h.first_id, (
+                SELECT r.task_id FROM queue_internal.group_returns AS r
+                WHERE r.queue = h.queue AND r.group_key = h.group_key ORDER BY r.queue, r.group_key, r.task_id LIMIT 1))
+            FROM queue_internal.group_heads AS h
+            WHERE h.queue = group_head.queue AND h.group_key = group_head.group_key);
+END
+$$;
+COMMENT ON FUNCTION queue_internal.group_head IS 'Returns an id; no task of the group has a smaller one.';
 
 CREATE FUNCTION queue_internal.first_of_group(
     queue text, group_key text, first_id bigint DEFAULT -9223372036854775808) RETURNS bigint
@@ -2570,7 +2604,10 @@ BEGIN
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]
                   AND (t.admission, t.id) >= (is_blocked, coalesce((
-                      SELECT h.first_id FROM queue_internal.group_heads AS h
+                      SELECT least(h.first_id, (
+                                 SELECT r.task_id FROM queue_internal.group_returns AS r
+                                 WHERE r.queue = h.queue AND r.group_key = h.group_key ORDER BY r.queue, r.group_key, r.task_id LIMIT 1))
+                      FROM queue_internal.group_heads AS h
                       WHERE h.queue = source AND h.group_key = group_keys[number]), -9223372036854775808))
                 ORDER BY t.admission, t.id LIMIT 1);
             CONTINUE WHEN first IS NULL;
@@ -4113,8 +4150,7 @@ BEGIN
         WHERE t.queue = source.name AND t.group_key > sweep_groups.group_key ORDER BY t.group_key LIMIT 1;
         EXIT WHEN group_key IS NULL;
         checked := checked + 1;
-        head := (SELECT h.first_id FROM queue_internal.group_heads AS h
-                 WHERE h.queue = source.name AND h.group_key = sweep_groups.group_key);
+        head := queue_internal.group_head(source.name, group_key);
         first := coalesce(head, -9223372036854775808);
         SELECT s.* INTO step
         FROM queue_internal.admitted_of(source, sweep_groups.group_key, first) AS a,
@@ -4122,8 +4158,10 @@ BEGIN
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
         first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
         IF first < head THEN
-            -- It came without an event.
-            INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+            -- It came without an event, or that one does not name it.
+            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
+                INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
+            END IF;
         ELSIF step.not_before IS NOT NULL THEN
             PERFORM queue_internal.recheck_group_at(source, group_key, step.not_before);
         ELSIF step.admit IS NOT NULL OR step.withdraw IS NOT NULL THEN
@@ -5238,7 +5276,7 @@ BEGIN
     IF task.group_key IS NOT NULL THEN
         INSERT INTO queue_internal.events (queue, group_key, arrived)
         VALUES (task.queue, task.group_key, NULL), (to_queue, task.group_key, task.id);
-        PERFORM queue_internal.forget_group_head(to_queue, task.group_key, task.id);
+        PERFORM queue_internal.note_return(to_queue, task.group_key, task.id);
     END IF;
     RETURN true;
 END
@@ -11669,6 +11707,7 @@ BEGIN
         EXIT WHEN NOT EXISTS (SELECT FROM queue_internal.events AS e WHERE e.queue = "drop".name);
     END LOOP;
     DELETE FROM queue_internal.group_heads AS h WHERE h.queue = "drop".name;
+    DELETE FROM queue_internal.group_returns AS r WHERE r.queue = "drop".name;
     -- A later queue of that name must not get them. The sweep deletes steps and awaits of tasks that are gone.
     DELETE FROM queue_internal.emitted AS e WHERE e.queue = "drop".name;
     UPDATE queue_internal.awaits AS a SET until = least(a.until, clock_timestamp()), outcome = 'purged'
@@ -13361,6 +13400,7 @@ COMMENT ON TABLE queue_internal.batches IS 'Which tasks are callbacks of batches
 COMMENT ON TABLE queue_internal.outcomes IS 'Outcomes of tasks with dependents that were not notified when the task ended.';
 COMMENT ON TABLE queue_internal.events IS 'Hints to check a waiting task or a group; the next claim processes them.';
 COMMENT ON TABLE queue_internal.group_heads IS 'Groups with many dead index entries: no task of the group has a smaller id.';
+COMMENT ON TABLE queue_internal.group_returns IS 'Tasks that were put back into a group, until its head is not above them.';
 COMMENT ON TABLE queue_internal.settling IS 'An id that will be settled, and the transactions that it waits for.';
 COMMENT ON SEQUENCE queue_internal.settled_id_seq IS 'The id up to which no open push can add a task.';
 COMMENT ON SEQUENCE queue_internal.settling_due_seq IS 'When to look again, in microseconds since 1970.';

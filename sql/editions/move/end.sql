@@ -217,7 +217,7 @@ BEGIN
     -- again. Locks are created by a trigger on queues and with their first groups, heads of groups when they are needed.
     FOR moved IN
         SELECT t.* FROM pg_temp.queue_move_tables AS t
-        WHERE t.kind = 'r' AND t.fresh NOT IN ('queue_internal.locks'::regclass, 'queue_internal.group_heads'::regclass)
+        WHERE t.kind = 'r' AND t.fresh NOT IN ('queue_internal.locks'::regclass, 'queue_internal.group_heads'::regclass, 'queue_internal.group_returns'::regclass)
         ORDER BY t.fresh = 'queue.tasks'::regclass, t.fresh
     LOOP
         -- The columns of both. The server generates new values for identity columns, in the same order.
