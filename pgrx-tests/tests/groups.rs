@@ -306,7 +306,7 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
     }
 }
 
-/// Looks although a pause is not over; a first time to note the last id, and once more to find it settled.
+/// The first call stores the last id, and the second one finds it settled. Both skip the pause.
 fn settled_id(client: &mut Client) -> i64 {
     let look = "SELECT setval('queue_internal.settling_due_seq', 1); SELECT queue_internal.settled_id()";
     run(client, look);
@@ -337,7 +337,7 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
         assert_eq!(settled_id(&mut client), 5, "its own push, as noted by itself");
         run(&mut open, "COMMIT");
         assert_eq!(settled_id(&mut client), 7);
-        // It has only the sequence used. An INSERT that waits has locked the table before that.
+        // An INSERT that waits has taken its id, and has locked the table before that.
         run(&mut other, "BEGIN; SELECT pg_advisory_xact_lock(1)");
         run(
             &mut client,
@@ -358,7 +358,7 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
             push.join().expect("push");
         });
         assert_eq!(settled_id(&mut client), 8);
-        // What was found stays; the note is taken back.
+        // A rollback keeps the settled id, and restores the stored one.
         run(&mut other, "BEGIN");
         assert_eq!(settled_id(&mut other), 8);
         run(&mut other, "ROLLBACK");
@@ -371,16 +371,19 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
         run(&mut open, "BEGIN; SELECT queue.push('default'); PREPARE TRANSACTION 'b'");
         assert_eq!(settled_id(&mut client), 10, "only a later one is prepared");
         run(&mut open, "COMMIT PREPARED 'b'");
-        // Who reads holds nobody up.
+        // A transaction that only reads does not delay it.
         run(&mut other, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM queue.tasks");
-        assert_eq!(settled_id(&mut client), 11);
+        run(&mut client, "SELECT queue.push('default')");
+        assert_eq!(settled_id(&mut client), 12);
         run(&mut other, "COMMIT");
         // Each session that pushes takes some ids, and uses them one by one.
         run(&mut client, "ALTER SEQUENCE queue.tasks_id_seq CACHE 10; SELECT queue.push('default')");
-        assert_eq!(settled_id(&mut client), 11, "ids that others may have in store");
+        assert_eq!(settled_id(&mut client), 12, "ids that others may have in store");
         run(&mut client, "ALTER SEQUENCE queue.tasks_id_seq CACHE 1");
         let back = "DELETE FROM queue.tasks; SELECT setval('queue.tasks_id_seq', 3)";
         run(&mut client, back);
+        let pause = "SELECT setval('queue_internal.settling_due_seq', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 30000000)";
+        run(&mut client, pause);
         run(&mut open, "BEGIN; SELECT queue.push('default')");
         run(&mut client, "SELECT queue.push('default')");
         assert_eq!(number(&mut client, "SELECT queue_internal.settled_id()"), 0, "the sequence was set back");
@@ -402,9 +405,9 @@ fn an_id_is_settled_once_all_that_may_push_a_smaller_one_have_ended() {
     }
 }
 
-/// Else its id could be taken for a settled one.
+/// Otherwise an id could be settled although a task with it is still to come.
 #[test]
-fn whoever_pushes_has_the_tasks_locked_before_it_takes_an_id() {
+fn every_push_locks_the_tasks_before_it_takes_an_id() {
     in_both_editions("groups-locked", |cluster| {
         let [mut client, mut altering] = [(); 2].map(|()| cluster.connect());
         run(&mut client, "SELECT queue.push('default'); SELECT queue.create_batch('default')");

@@ -40,6 +40,7 @@ BEGIN
         -- For the session that processes its event, the task that has ended here still runs. Without the lock it would
         -- admit nothing and delete the event.
         IF one AND clock_timestamp() < until AND queue_internal.lock_group(source, group_keys[number]) THEN
+            -- From the head of the group on, as in group_head(), but without a call: each end of a task comes here.
             first := (
                 SELECT t.id FROM queue.tasks AS t
                 WHERE t.queue = source AND t.group_key = group_keys[number]

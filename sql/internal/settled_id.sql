@@ -1,16 +1,16 @@
--- The settled id: whoever pushes from now on, or has not committed yet, has a larger id.
+-- The settled id: no transaction that is open now, or starts later, commits a new task with this id or a smaller one.
 --
---   A push that commits late had its id before. But its transaction has queue.tasks locked since then. So a session
---   notes the last id and who has the table locked ("settling"), and once these have all ended, another one finds the noted id
---   settled, and notes the next one. Who writes to the table for long holds that up, but nothing else. Tasks that are put back, by
---   a redrive or a move, may have any id.
+--   A push takes its id before it commits. Because its transaction locks queue.tasks first, pg_locks shows every transaction
+--   that may still commit a smaller id. A session stores the last id and these transactions in queue_internal.settling. Once
+--   all of them have ended, a later call makes the stored id the settled one, and stores the next id. A transaction that
+--   writes to queue.tasks for a long time delays the settled id. A redrive or a move can put back a task with any id.
 --
---   What is settled, and when to look again, are sequences: they leave no dead rows, which could not be vacuumed while an old
---   snapshot is open, and other sessions see them at once. A transaction that is rolled back need not take them back, because
---   the others had ended all the same. Each note leaves a dead row, which makes the next one slower. So sessions pause for twenty
---   times as long as a look takes.
+--   The settled id and the time of the next check are kept in sequences. Sequences leave no dead rows while an old
+--   snapshot holds back vacuum, and other sessions see a new value at once. The settled id stays correct if the transaction that
+--   set it is rolled back, because the others have ended in any case. Each update of queue_internal.settling leaves a dead row, which
+--   makes the next check slower. Therefore sessions pause for twenty times as long as a check takes.
 --
---   Why a session counts itself among the writers: it may have pushed, and looks once more before it commits.
+--   A session counts its own transaction, because it may have pushed a task and call this again before it commits.
 
 CREATE FUNCTION queue_internal.settled_id() RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -18,21 +18,21 @@ DECLARE
     -- Microseconds. A clock can be set back.
     begun   CONSTANT bigint := extract(epoch FROM clock_timestamp()) * 1000000;
     pause   CONSTANT bigint := pg_sequence_last_value('queue_internal.settling_due_seq') - begun;
-    -- Before the locks: whoever takes one later has a larger id.
+    -- Read before pg_locks: a transaction that locks the table later takes a larger id.
     last    CONSTANT bigint := coalesce(pg_sequence_last_value('queue.tasks_id_seq'), 0);
     settled bigint := coalesce(pg_sequence_last_value('queue_internal.settled_id_seq'), 0);
     noted   queue_internal.settling;
     active  text[];
 BEGIN
-    -- Somebody may have set the sequence back.
+    -- The owner may have set the sequence back.
     settled := CASE WHEN settled <= last THEN settled ELSE 0 END;
     IF pause BETWEEN 0 AND 60000000 THEN
         RETURN settled;
     END IF;
     SELECT s.* INTO noted FROM queue_internal.settling AS s WHERE s.number = 1 FOR UPDATE SKIP LOCKED;
-    -- Sessions that take many values at once use them later, without a lock.
+    -- With a larger cache, a session uses ids that it took earlier, when it had no lock.
     IF FOUND AND (SELECT q.seqcache = 1 FROM pg_sequence AS q WHERE q.seqrelid = 'queue.tasks_id_seq'::regclass) THEN
-        -- After a restart, a prepared transaction has another name, without a session.
+        -- A restart changes the virtual transaction id of a prepared transaction to -1/xid.
         active := ARRAY(
             SELECT CASE WHEN l.virtualtransaction LIKE '-1/%' THEN 'prepared' ELSE l.virtualtransaction END FROM pg_locks AS l
             WHERE l.locktype = 'relation' AND l.relation = 'queue.tasks'::regclass
@@ -50,4 +50,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION queue_internal.settled_id IS
-    'Returns an id; tasks that were pushed and are not visible yet, and those that will be pushed, have larger ones.';
+    'Returns the settled id: tasks that are not visible yet, or are pushed later, have larger ids.';
