@@ -15,10 +15,10 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'sweep_lanes_wrapper';
 COMMENT ON FUNCTION queue_internal.sweep_lanes IS
     'Has the lanes of this database read again, for changes that no session announced.';
 
-CREATE FUNCTION queue_internal.token_base() RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
+CREATE FUNCTION queue_internal.token_base(durable boolean) RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
 COMMENT ON FUNCTION queue_internal.token_base IS
-    'The smallest token that a claim may hand out. Makes the commit synchronous if claims must not be lost.';
+    'The smallest token that a claim may hand out. Makes the commit synchronous if the claim must not be lost.';
 
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';

@@ -201,9 +201,9 @@ fn timeline() -> i64 {
 
 /// `queue_internal.token_base`: see sql/engine.sql.
 #[pg_extern(sql = false)]
-fn token_base() -> i64 {
+fn token_base(durable: bool) -> i64 {
     let range = range(mark().unwrap_or(pg_sys::InvalidOid));
-    if range.must_last(range.base) || durability::is_required() {
+    if durable || range.must_last(range.base) || durability::is_required() {
         durability::require();
     }
     range.base

@@ -85,6 +85,9 @@ fn a_commit_waits_for_the_disk_unless_it_wrote_nothing_but_leases() {
         "SET queue.durable_leases = on; SELECT 1 / count(*) FROM queue.claim(queue => 'lax')",
         // Nothing is claimed from the queue that would need SQL.
         "SELECT 1 / count(*) FROM queue.claim('1 minute', '{default, limited}'::text[])",
+        // SQL claims them, and their sessions do not wait.
+        "SET synchronous_commit = off; SELECT 1 / count(*) FROM queue.claim(queue => 'limited')",
+        "SET synchronous_commit = off; SET queue.fast_path = off; SELECT 1 / count(*) FROM queue.claim(queue => 'lax')",
     ] {
         // Reading may clean up a page between two claims, and that is a write, too.
         let waited = (0..5).filter(|_| waits(&cluster, statement)).count();
@@ -153,13 +156,18 @@ fn by_default_the_leases_of_tasks_from_before_a_start_are_durable() {
         .batch_execute("SELECT queue.release(id, token) FROM queue.claim(queue => 'new')")
         .expect("release");
     assert!(!waits(&cluster, claim));
+    client.batch_execute("SELECT queue.push('new')").expect("push");
     client
-        .batch_execute(
-            "SELECT queue.push('new');
-             SELECT queue.fail(id, token, 'again', retry_in => '0') FROM queue.claim(queue => 'new')",
-        )
+        .batch_execute("SELECT queue.fail(id, token, 'again', retry_in => '0') FROM queue.claim(queue => 'new')")
         .expect("fail");
     assert!(waits(&cluster, claim));
+    // SQL does not know which of them it must not lose.
+    for statement in [
+        "SET synchronous_commit = off; SELECT 1 / count(*) FROM queue.claim(queue => 'limited')",
+        "SET synchronous_commit = off; SET queue.fast_path = off; SELECT 1 / count(*) FROM queue.claim()",
+    ] {
+        assert!(waits(&cluster, statement), "{statement}");
+    }
 }
 
 /// The commit of a claim waits neither for the standby nor for the disk.

@@ -272,7 +272,9 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
                     "SET session_replication_role = replica;
                      INSERT INTO queue.tasks (id, queue, payload, group_key, admission) OVERRIDING SYSTEM VALUE
                      VALUES (0, 'q', '\"late\"', 'g', 2);
-                     RESET session_replication_role",
+                     RESET session_replication_role;
+                     -- About something else.
+                     INSERT INTO queue_internal.events (queue, group_key) VALUES ('q', 'g')",
                 );
                 run(client, "CALL queue.maintain()");
             },
@@ -498,5 +500,70 @@ fn a_task_that_is_put_back_waits_for_no_other_that_is_put_back() {
         let (next, ..) = claim(&mut client).expect("a task");
         assert_eq!(next, "1");
         assert_eq!(number(&mut client, "SELECT count(*) FROM queue_internal.group_returns"), 0);
+    });
+}
+
+/// One call may end many tasks one by one, and a statement may make many calls.
+#[test]
+fn a_statement_that_takes_long_locks_no_further_groups() {
+    in_both_editions("groups-long", |cluster| {
+        let mut client = cluster.connect();
+        run(&mut client, "SELECT queue.create('q')");
+        run(
+            &mut client,
+            "SELECT queue.push('q', group_key => 'g' || n % 10, key => CASE WHEN n > 10 THEN 'k' || n END)
+             FROM generate_series(1, 40) AS n",
+        );
+        let calls = [
+            "queue.complete(id, token)",
+            "queue.complete_many(array_agg(id), array_agg(token))",
+            "queue.fail(id, token, 'e', permanent => true)",
+            "queue.fail_many(array_agg(id), array_agg(token), array_agg('e'::text), permanent => true)",
+        ];
+        for call in calls {
+            println!("{call}");
+            // First of tasks without a key, then of those with one.
+            for _ in 0..4 {
+                let claimed = number(&mut client, "SELECT count(*) FROM queue.claim('1 hour', 'q', 2)");
+                assert_eq!(claimed, 2);
+                let mut ending = client.transaction().expect("begin");
+                let end = format!("SELECT {call} FROM queue.tasks, pg_sleep(0.11) WHERE state = 'running'");
+                ending.execute(&end, &[]).expect("end");
+                let events = "SELECT count(*) FROM queue_internal.events WHERE queue = 'q'";
+                let found: i64 = ending.query_one(events, &[]).expect("count").get(0);
+                assert_eq!(found, claimed, "{call}");
+                ending.commit().expect("commit");
+            }
+        }
+    });
+}
+
+/// Rows about groups that have gone: of tasks that went elsewhere before an admission, and of a queue whose drop did not see them.
+#[test]
+fn what_is_left_of_a_group_is_deleted() {
+    in_both_editions("groups-left", |cluster| {
+        let (mut client, mut other) = (cluster.connect(), cluster.connect());
+        run(&mut client, "SELECT queue.create('q'), queue.create('p')");
+        run(&mut client, "SELECT queue.push('q', group_key => 'g'), queue.push('p', group_key => 'g') FROM generate_series(1, 2)");
+        let (_, id, token) = claim(&mut client).expect("a task");
+        // The group stays locked, so nobody can admit the tasks that come meanwhile.
+        let mut ending = client.transaction().expect("begin");
+        ending.execute("SELECT queue.complete($1, $2)", &[&id, &token]).expect("complete");
+        run(&mut other, "CALL queue.move_where('{\"queue\": \"p\"}', 'q')");
+        run(&mut other, "SELECT queue.cancel((SELECT max(id) FROM queue.tasks WHERE queue = 'q'))");
+        run(
+            &mut other,
+            "INSERT INTO queue_internal.group_returns (queue, group_key, task_id) VALUES ('gone', 'g', 1);
+             INSERT INTO queue_internal.group_heads (queue, group_key, first_id, changed_at)
+             VALUES ('gone', 'g', 1, now() - interval '2 hours')",
+        );
+        let returns = "SELECT count(*) FROM queue_internal.group_returns";
+        assert_eq!(number(&mut other, returns), 3);
+        run(&mut other, "CALL queue.maintain()");
+        assert_eq!(number(&mut other, returns), 1, "that of the task that has come is still needed");
+        assert_eq!(number(&mut other, "SELECT count(*) FROM queue_internal.group_heads WHERE queue = 'gone'"), 0);
+        ending.commit().expect("commit");
+        run(&mut other, "CALL queue.maintain()");
+        assert_eq!(number(&mut other, returns), 0);
     });
 }

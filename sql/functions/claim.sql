@@ -51,12 +51,13 @@ BEGIN
         RETURN QUERY
             WITH source AS MATERIALIZED (
                 SELECT begun + coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until,
-                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base() END AS base
+                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base(
+                           coalesce(q.durable_leases, current_setting('queue.durable_leases', true)) IS DISTINCT FROM 'off')
+                       END AS base
                 FROM queue.queues AS q
                 CROSS JOIN LATERAL queue_internal.first_task(0, q.name, scan_from.level, scan_from.head, false) AS f
                 WHERE q.name = claim.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
-                  AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
-                  AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
+                  AND q.ageing IS NULL AND q.timeout IS NULL
                   AND NOT EXISTS (
                       SELECT FROM queue_internal.events AS e
                       WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)

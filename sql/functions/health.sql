@@ -50,9 +50,10 @@ BEGIN
          || coalesce(', tasks counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
-         'Everything works, but slower. Set queue.lanes and restart the server.'),
+         'Claims are slower. Set queue.lanes and restart the server.'),
         (true, 'warning', 'the library is not preloaded',
-         'Everything works, but slower. Add queue_ext to shared_preload_libraries and restart the server.')
+         'There are no handlers and no notifications, and claims are slower. Call queue.maintain() once a minute, or add '
+         'queue_ext to shared_preload_libraries and restart the server.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY

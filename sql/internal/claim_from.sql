@@ -47,7 +47,7 @@ DECLARE
     heavy     bigint;
     reserve   integer := 0;
     durable   CONSTANT boolean :=
-        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) = 'on';
+        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) <> 'off';
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -173,15 +173,15 @@ BEGIN
                                 CONTINUE;
                             END IF;
                         END IF;
-                        base := coalesce(base, queue_internal.token_base());
+                        base := coalesce(base, queue_internal.token_base(durable));
                         IF candidate.token >= largest THEN
                             PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
                             again := true;
                             CONTINUE;
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
-                        IF durable OR new_token > base + 1000000 THEN
-                            -- Or the token is larger than what token_mark covers (src/tokens.rs).
+                        IF new_token > base + 1000000 THEN
+                            -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN

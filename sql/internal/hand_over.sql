@@ -2,8 +2,9 @@
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
 --   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
---   snapshot may be older than the lock. Also where several tasks of a group may run, and after a tenth of a second: it has
---   a group locked until this transaction ends, also against others that share its lock.
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and once the statement of the client has
+--   run for a tenth of a second, because it may end many tasks, in many calls: this has each of their groups locked until the
+--   transaction ends, also against others that share its lock.
 --   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
 --             needs no subtransaction
 
@@ -20,7 +21,7 @@ AS $$
 DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
-    until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    until      CONSTANT timestamptz := statement_timestamp() + interval '100 ms';
     committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;

@@ -293,8 +293,10 @@ BEGIN
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
         first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
         IF first < head THEN
-            -- It came without an event, or that one does not name it.
-            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
+            -- It came without an event, or that one does not name it. Not EXISTS, as in has_event.
+            IF (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key AND e.arrived <= first
+                ORDER BY e.queue, e.group_key, e.id LIMIT 1) IS NULL THEN
                 INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
             END IF;
         ELSIF step.not_before IS NOT NULL THEN

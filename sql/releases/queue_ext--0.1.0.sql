@@ -599,10 +599,10 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'sweep_lanes_wrapper';
 COMMENT ON FUNCTION queue_internal.sweep_lanes IS
     'Has the lanes of this database read again, for changes that no session announced.';
 
-CREATE FUNCTION queue_internal.token_base() RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
+CREATE FUNCTION queue_internal.token_base(durable boolean) RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'token_base_wrapper';
 COMMENT ON FUNCTION queue_internal.token_base IS
-    'The smallest token that a claim may hand out. Makes the commit synchronous if claims must not be lost.';
+    'The smallest token that a claim may hand out. Makes the commit synchronous if the claim must not be lost.';
 
 CREATE FUNCTION queue_internal.claim_durably() RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'claim_durably_wrapper';
@@ -2466,7 +2466,7 @@ COMMENT ON FUNCTION queue_internal.settled_id IS
 --   admission has lowered the head, and deleted the row, the smaller of both ids is the head. A task that came without triggers
 --   is found by the sweep, whose event ("arrived") lowers the head.
 --   Only the transaction that has the group locked changes its head, so nobody waits for one. Heads that
---   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
+--   were not changed for an hour are deleted, and rows of "group_returns" whose task has gone. They are not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2541,14 +2541,26 @@ COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of
 CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    old record;
+    old  record;
+    gone record;
 BEGIN
+    FOR gone IN
+        SELECT r.queue, r.group_key, r.task_id, r.number FROM queue_internal.group_returns AS r
+        WHERE NOT EXISTS (SELECT FROM queue.tasks AS t
+                          WHERE t.id = r.task_id AND t.queue = r.queue AND t.group_key = r.group_key)
+        LIMIT 1000 FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM queue_internal.group_returns AS r
+        WHERE r.queue = gone.queue AND r.group_key = gone.group_key AND r.task_id = gone.task_id AND r.number = gone.number;
+    END LOOP;
     FOR old IN
         SELECT h.queue, h.group_key FROM queue_internal.group_heads AS h
         WHERE h.changed_at NOT BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp() + interval '1 hour'
         LIMIT 1000
     LOOP
-        IF queue_internal.lock_group(old.queue, old.group_key) THEN
+        -- A drop that did not see the head has deleted its lock.
+        IF NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = old.queue)
+           OR queue_internal.lock_group(old.queue, old.group_key) THEN
             DELETE FROM queue_internal.group_heads AS h
             WHERE (h.queue, h.group_key) IN (
                 SELECT o.queue, o.group_key FROM queue_internal.group_heads AS o
@@ -2557,13 +2569,15 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes heads of groups that were not changed for an hour.';
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS
+    'Deletes heads of groups that were not changed for an hour, and notes about tasks that have left their group.';
 -- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
 --   task cannot be admitted now: because another transaction admits its tasks, because of an error, or because the
---   snapshot may be older than the lock. Also where several tasks of a group may run, and after a tenth of a second: it has
---   a group locked until this transaction ends, also against others that share its lock.
+--   snapshot may be older than the lock. Also where several tasks of a group may run, and once the statement of the client has
+--   run for a tenth of a second, because it may end many tasks, in many calls: this has each of their groups locked until the
+--   transaction ends, also against others that share its lock.
 --   Errors:   none of its own, unless "tasks_are_plain": then no trigger or constraint of the user can raise one, and it
 --             needs no subtransaction
 
@@ -2580,7 +2594,7 @@ AS $$
 DECLARE
     -- In a variable, as in admitted_of.
     is_blocked CONSTANT smallint := 2;
-    until      CONSTANT timestamptz := clock_timestamp() + interval '100 ms';
+    until      CONSTANT timestamptz := statement_timestamp() + interval '100 ms';
     committed  CONSTANT boolean := current_setting('transaction_isolation') = 'read committed';
     source     text;
     one        boolean;
@@ -4159,8 +4173,10 @@ BEGIN
                  source, sweep_groups.group_key, a.admitted, a.ready, a.latest, a.used, first) AS s;
         first := CASE WHEN head IS NOT NULL THEN queue_internal.first_of_group(source.name, group_key) END;
         IF first < head THEN
-            -- It came without an event, or that one does not name it.
-            IF NOT queue_internal.has_group_event(source.name, group_key, is_short) THEN
+            -- It came without an event, or that one does not name it. Not EXISTS, as in has_event.
+            IF (SELECT e.id FROM queue_internal.events AS e
+                WHERE e.queue = source.name AND e.group_key = sweep_groups.group_key AND e.arrived <= first
+                ORDER BY e.queue, e.group_key, e.id LIMIT 1) IS NULL THEN
                 INSERT INTO queue_internal.events (queue, group_key, arrived) VALUES (source.name, sweep_groups.group_key, first);
             END IF;
         ELSIF step.not_before IS NOT NULL THEN
@@ -6140,7 +6156,7 @@ DECLARE
     heavy     bigint;
     reserve   integer := 0;
     durable   CONSTANT boolean :=
-        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) = 'on';
+        coalesce(source.durable_leases, queue_internal.setting('durable_leases', 'auto')) <> 'off';
     limited   CONSTANT boolean := source.max_running IS NOT NULL OR source.rate_limit IS NOT NULL;
     moment    timestamptz := clock_timestamp();
     started   timestamptz;
@@ -6266,15 +6282,15 @@ BEGIN
                                 CONTINUE;
                             END IF;
                         END IF;
-                        base := coalesce(base, queue_internal.token_base());
+                        base := coalesce(base, queue_internal.token_base(durable));
                         IF candidate.token >= largest THEN
                             PERFORM queue_internal.end_attempt(candidate, 'no token is left', NULL, true);
                             again := true;
                             CONTINUE;
                         END IF;
                         new_token := greatest(candidate.token + 1, base);
-                        IF durable OR new_token > base + 1000000 THEN
-                            -- Or the token is larger than what token_mark covers (src/tokens.rs).
+                        IF new_token > base + 1000000 THEN
+                            -- Larger than what token_mark covers (src/tokens.rs).
                             PERFORM queue_internal.claim_durably();
                         END IF;
                         IF candidate.token = 0 AND candidate.start_by <= clock_timestamp() THEN
@@ -9818,12 +9834,13 @@ BEGIN
         RETURN QUERY
             WITH source AS MATERIALIZED (
                 SELECT begun + coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until,
-                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base() END AS base
+                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base(
+                           coalesce(q.durable_leases, current_setting('queue.durable_leases', true)) IS DISTINCT FROM 'off')
+                       END AS base
                 FROM queue.queues AS q
                 CROSS JOIN LATERAL queue_internal.first_task(0, q.name, scan_from.level, scan_from.head, false) AS f
                 WHERE q.name = claim.queue AND q.paused_at IS NULL AND q.max_running IS NULL AND q.rate_limit IS NULL
-                  AND q.ageing IS NULL AND q.timeout IS NULL AND q.durable_leases IS DISTINCT FROM 'on'
-                  AND current_setting('queue.durable_leases', true) IS DISTINCT FROM 'on'
+                  AND q.ageing IS NULL AND q.timeout IS NULL
                   AND NOT EXISTS (
                       SELECT FROM queue_internal.events AS e
                       WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)
@@ -12954,9 +12971,10 @@ BEGIN
          || coalesce(', tasks counted at ' || (SELECT max(s.counted_at) FROM unnest(stats) AS s), ''), NULL),
         (engine ? 'max_lanes', 'ok', 'the library is preloaded', NULL),
         ((engine ->> 'loaded')::boolean, 'warning', 'queue.lanes is 0',
-         'Everything works, but slower. Set queue.lanes and restart the server.'),
+         'Claims are slower. Set queue.lanes and restart the server.'),
         (true, 'warning', 'the library is not preloaded',
-         'Everything works, but slower. Add queue_ext to shared_preload_libraries and restart the server.')
+         'There are no handlers and no notifications, and claims are slower. Call queue.maintain() once a minute, or add '
+         'queue_ext to shared_preload_libraries and restart the server.')
     ) AS f (matches, status, detail, hint) WHERE f.matches LIMIT 1;
 
     RETURN QUERY

@@ -1,5 +1,5 @@
 -- A committed claim is on a majority of the nodes, and no crash loses it. So no token is handed out twice.
-CREATE FUNCTION queue_internal.token_base() RETURNS bigint
+CREATE FUNCTION queue_internal.token_base(durable boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN 1;
