@@ -503,37 +503,35 @@ fn a_task_that_is_put_back_waits_for_no_other_that_is_put_back() {
     });
 }
 
-/// One call may end many tasks one by one, and a statement may make many calls.
+/// A transaction that ends many tasks one by one, by one call or by many.
 #[test]
-fn a_statement_that_takes_long_locks_no_further_groups() {
-    in_both_editions("groups-long", |cluster| {
-        let mut client = cluster.connect();
-        run(&mut client, "SELECT queue.create('q')");
-        run(
-            &mut client,
-            "SELECT queue.push('q', group_key => 'g' || n % 10, key => CASE WHEN n > 10 THEN 'k' || n END)
-             FROM generate_series(1, 40) AS n",
-        );
+fn a_transaction_that_ends_many_tasks_locks_only_the_first_of_their_groups() {
+    in_both_editions("groups-many", |cluster| {
+        let (mut client, mut other) = (cluster.connect(), cluster.connect());
         let calls = [
-            "queue.complete(id, token)",
-            "queue.complete_many(array_agg(id), array_agg(token))",
-            "queue.fail(id, token, 'e', permanent => true)",
-            "queue.fail_many(array_agg(id), array_agg(token), array_agg('e'::text), permanent => true)",
+            ("NULL", "queue.complete(id, token)"),
+            ("'k' || n", "queue.complete_many(array_agg(id), array_agg(token))"),
+            ("NULL", "queue.fail(id, token, 'e', permanent => true)"),
+            ("NULL", "queue.fail_many(array_agg(id), array_agg(token), array_agg('e'::text), permanent => true)"),
         ];
-        for call in calls {
+        for (key, call) in calls {
             println!("{call}");
-            // First of tasks without a key, then of those with one.
-            for _ in 0..4 {
-                let claimed = number(&mut client, "SELECT count(*) FROM queue.claim('1 hour', 'q', 2)");
-                assert_eq!(claimed, 2);
-                let mut ending = client.transaction().expect("begin");
-                let end = format!("SELECT {call} FROM queue.tasks, pg_sleep(0.11) WHERE state = 'running'");
-                ending.execute(&end, &[]).expect("end");
-                let events = "SELECT count(*) FROM queue_internal.events WHERE queue = 'q'";
-                let found: i64 = ending.query_one(events, &[]).expect("count").get(0);
-                assert_eq!(found, claimed, "{call}");
-                ending.commit().expect("commit");
-            }
+            run(&mut client, "SELECT queue.create('q')");
+            let push = format!(
+                "SELECT queue.push('q', group_key => 'g' || n % 60, key => {key}) FROM generate_series(1, 120) AS n"
+            );
+            run(&mut client, &push);
+            assert_eq!(number(&mut client, "SELECT count(*) FROM queue.claim('1 hour', 'q', 100)"), 60);
+            let mut ending = client.transaction().expect("begin");
+            let end = format!("SELECT {call} FROM queue.tasks WHERE state = 'running'");
+            ending.execute(&end, &[]).expect("end");
+            let events = "SELECT count(*) FROM queue_internal.events WHERE queue = 'q'";
+            let left: i64 = ending.query_one(events, &[]).expect("count").get(0);
+            assert_eq!(left, 10, "{call}");
+            ending.commit().expect("commit");
+            // Whoever comes next admits the others.
+            assert_eq!(number(&mut other, "SELECT count(*) FROM queue.claim('1 hour', 'q', 100)"), 60);
+            run(&mut other, "SELECT queue.drop('q', true)");
         }
     });
 }

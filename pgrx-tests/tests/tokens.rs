@@ -29,10 +29,10 @@ fn cluster(name: &str, edition: Edition, databases: &[&str]) -> Cluster {
     cluster
 }
 
-/// A session whose commits do not wait for the disk.
+/// A session whose commits do not wait for the disk, as far as it can choose.
 fn careless(cluster: &Cluster, database: &str) -> Client {
     let mut client = cluster.connect_to(database);
-    run(&mut client, "SET synchronous_commit = off");
+    run(&mut client, "SET synchronous_commit = off; SET queue.durable_leases = off");
     client
 }
 
