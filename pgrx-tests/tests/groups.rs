@@ -221,7 +221,7 @@ fn without_a_worker_a_task_whose_start_deadline_has_passed_does_not_hold_up_its_
 #[test]
 fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
     type Come = fn(&mut Client, &mut Client);
-    let late: [(&str, &str, Come, Come); 5] = [
+    let late: [(&str, &str, Come, Come); 6] = [
         (
             "a push that commits late",
             "{}",
@@ -238,6 +238,29 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
                 client.execute(fail, &[&id, &token]).expect("fail");
             },
             |client, _| run(client, "SELECT queue.redrive('q')"),
+        ),
+        (
+            "a dead letter that is put back with an earlier one, which is cancelled",
+            "{}",
+            |client, _| {
+                for payload in ["first", "late"] {
+                    run(client, &format!("SELECT queue.push('q', '\"{payload}\"', group_key => 'g')"));
+                    let (_, id, token) = claim(client).expect("a task");
+                    let fail = "SELECT queue.fail($1, $2, 'no', permanent => true)";
+                    client.execute(fail, &[&id, &token]).expect("fail");
+                }
+            },
+            |client, _| {
+                run(
+                    client,
+                    "BEGIN;
+                     SELECT queue.redrive('q');
+                     SELECT queue.cancel((SELECT min(id) FROM queue.tasks WHERE payload = '\"first\"'));
+                     COMMIT",
+                );
+                // A part of queue.maintain(), which would also admit the task.
+                run(client, "SELECT queue_internal.retire_group_heads()");
+            },
         ),
         (
             "a task of another queue",
@@ -558,9 +581,14 @@ fn what_is_left_of_a_group_is_deleted() {
         let returns = "SELECT count(*) FROM queue_internal.group_returns";
         assert_eq!(number(&mut other, returns), 3);
         run(&mut other, "CALL queue.maintain()");
-        assert_eq!(number(&mut other, returns), 1, "that of the task that has come is still needed");
+        assert_eq!(number(&mut other, returns), 2, "that of the queue that has gone is not needed");
         assert_eq!(number(&mut other, "SELECT count(*) FROM queue_internal.group_heads WHERE queue = 'gone'"), 0);
         ending.commit().expect("commit");
+        run(&mut other, "CALL queue.maintain()");
+        assert_eq!(number(&mut other, returns), 0);
+        // Of an empty group, without an event.
+        run(&mut other, "INSERT INTO queue_internal.group_returns (queue, group_key, task_id) VALUES ('q', 'empty', 1)");
+        run(&mut other, "CALL queue.maintain()");
         run(&mut other, "CALL queue.maintain()");
         assert_eq!(number(&mut other, returns), 0);
     });

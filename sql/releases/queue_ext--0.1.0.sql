@@ -2466,7 +2466,7 @@ COMMENT ON FUNCTION queue_internal.settled_id IS
 --   admission has lowered the head, and deleted the row, the smaller of both ids is the head. A task that came without triggers
 --   is found by the sweep, whose event ("arrived") lowers the head.
 --   Only the transaction that has the group locked changes its head, so nobody waits for one. Heads that
---   were not changed for an hour are deleted, and rows of "group_returns" whose task has gone. They are not moved to another edition, nor dumped with the extension.
+--   were not changed for an hour are deleted. They are not moved to another edition, nor dumped with the extension.
 
 CREATE FUNCTION queue_internal.raise_group_head(queue text, group_key text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -2546,12 +2546,22 @@ DECLARE
 BEGIN
     FOR gone IN
         SELECT r.queue, r.group_key, r.task_id, r.number FROM queue_internal.group_returns AS r
-        WHERE NOT EXISTS (SELECT FROM queue.tasks AS t
-                          WHERE t.id = r.task_id AND t.queue = r.queue AND t.group_key = r.group_key)
-        LIMIT 1000 FOR UPDATE SKIP LOCKED
+        WHERE NOT EXISTS (SELECT FROM queue.queues AS q WHERE q.name = r.queue)
+        LIMIT 1000 FOR UPDATE OF r SKIP LOCKED
     LOOP
         DELETE FROM queue_internal.group_returns AS r
         WHERE r.queue = gone.queue AND r.group_key = gone.group_key AND r.task_id = gone.task_id AND r.number = gone.number;
+    END LOOP;
+    -- The task has left its group. Other tasks may have come back with it, with larger ids, so an admission has to delete the row.
+    FOR gone IN
+        SELECT DISTINCT r.queue, r.group_key FROM queue_internal.group_returns AS r
+        WHERE NOT EXISTS (SELECT FROM queue.tasks AS t
+                          WHERE t.id = r.task_id AND t.queue = r.queue AND t.group_key = r.group_key)
+        LIMIT 1000
+    LOOP
+        IF NOT queue_internal.has_group_event(gone.queue, gone.group_key, true) THEN
+            INSERT INTO queue_internal.events (queue, group_key) VALUES (gone.queue, gone.group_key);
+        END IF;
     END LOOP;
     FOR old IN
         SELECT h.queue, h.group_key FROM queue_internal.group_heads AS h
@@ -2569,8 +2579,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_group_heads IS
-    'Deletes heads of groups that were not changed for an hour, and notes about tasks that have left their group.';
+COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes what is left of groups in which nothing happens any more.';
 -- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
