@@ -48,7 +48,7 @@ def introduction(about, method):
     return (f"queue_ext and other queues in turn on one server: {machine['cores']} cores ({machine['processor']}), "
             f"{machine['memory_gb']} GB, {machine['system']} {machine['kernel']}, "
             f"PostgreSQL {about['versions']['PostgreSQL']} with its default durability, {about['date']}.{scale} "
-            "Machines differ, and runs of the same load in different tables differ by up to a fifth: compare rows within one table. How everything is measured, and how to repeat it: "
+            "Machines differ, and runs of the same load in different tables differ by up to a half: compare rows within one table. How everything is measured, and how to repeat it: "
             f"[bench]({method}).")
 
 
