@@ -6,8 +6,8 @@
 --   Touches:  queue.tasks (reads, locks with SKIP LOCKED, updates)
 --   Index:    tasks_order
 --   How:      if the queue has no policies, one statement claims the first tasks of its first priority together. It
---             claims none if an expired task, a task with a group, or one with a lease, a timeout or a start deadline of
---             its own is among them. What it leaves out claim_from claims, only slower.
+--             claims none if an expired task, one with a lease, a timeout or a start deadline of its own, or one of a group
+--             that was not admitted or has more rules is among them. What it leaves out claim_from claims, only slower.
 --   Why the planner settings: as in claim_from
 --   Why an array of ids: a join whose plan was made when there was one task would compare each task with each one claimed
 --   Why one statement: to start another costs more than what it would do
@@ -50,8 +50,9 @@ BEGIN
         END IF;
         RETURN QUERY
             WITH source AS MATERIALIZED (
-                SELECT begun + coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease_until,
-                       q.max_attempts, f.level, f.head, CASE WHEN f.head <= begun THEN queue_internal.token_base(
+                SELECT coalesce(claim.lease, queue_internal.checked_lease(NULL, q.lease)) AS lease, q.max_attempts,
+                       NOT q.fair_groups AND q.group_rate_limit IS NULL AS plain_groups, f.level, f.head,
+                       CASE WHEN f.head <= begun THEN queue_internal.token_base(
                            coalesce(q.durable_leases, current_setting('queue.durable_leases', true)) IS DISTINCT FROM 'off')
                        END AS base
                 FROM queue.queues AS q
@@ -64,7 +65,11 @@ BEGIN
                         AND e.due_at <= begun)
                   AND queue_internal.has_right('worker', claim.queue)
             ), due AS MATERIALIZED (
-                SELECT t.id, t.state = 'queued' AND num_nonnulls(t.group_key, t.lease, t.timeout, t.start_by) = 0
+                SELECT t.id,
+                       -- Not before the task before it in its group has ended.
+                       CASE WHEN t.group_key IS NULL THEN begun ELSE clock_timestamp() END AS started,
+                       t.state = 'queued' AND num_nonnulls(t.lease, t.timeout, t.start_by) = 0
+                       AND (t.group_key IS NULL OR t.admission = 1 AND (SELECT s.plain_groups FROM source AS s))
                        -- Larger ones are not covered by the mark, or there are no more: see claim_from.
                        AND t.token < least((SELECT s.base FROM source AS s) + 999999, 9007199254740991) AS plain
                 FROM queue.tasks AS t
@@ -76,9 +81,9 @@ BEGIN
             ), claimed AS (
                 UPDATE queue.tasks AS t
                 SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
-                    lease_until = s.lease_until, worker = claim.worker, claimed_at = begun, updated_at = begun
-                FROM source AS s
-                WHERE t.id = ANY (ARRAY(SELECT d.id FROM due AS d)) AND (SELECT bool_and(a.plain) FROM due AS a)
+                    lease_until = a.started + s.lease, worker = claim.worker, claimed_at = a.started, updated_at = a.started
+                FROM source AS s, (SELECT max(d.started) AS started, bool_and(d.plain) AS plain FROM due AS d) AS a
+                WHERE t.id = ANY (ARRAY(SELECT d.id FROM due AS d)) AND a.plain
                 RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
                           t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
             )

@@ -54,7 +54,8 @@ $$;
 COMMENT ON FUNCTION queue_internal.set_scan_start IS 'Sets the scan start of this session for a queue.';
 
 -- After a claim that began then, from this scan start. Also past the dead entries of events, unless there is an event by
--- now. What the claim has passed is read again: it cannot say which of its tasks was the first.
+-- now. What the claim has passed is read again: it cannot say which of its tasks was the first. One that
+-- another session has claimed meanwhile may be before it: then fewer are skipped.
 CREATE FUNCTION queue_internal.move_scan_start(
     queue text, scan_start queue_internal.scan_start, begun timestamptz) RETURNS void
 LANGUAGE plpgsql
@@ -74,7 +75,7 @@ BEGIN
     END IF;
     SELECT t.priority, t.run_at INTO scan_start.level, scan_start.head FROM queue.tasks AS t
     WHERE queue_internal.task_in_bucket(t, 0) AND t.queue = move_scan_start.queue AND t.admission < 2
-      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'running' AND t.claimed_at = begun
+      AND (t.priority, t.run_at) >= (scan_start.level, scan_start.head) AND t.state = 'running' AND t.claimed_at >= begun
     ORDER BY t.priority, t.run_at LIMIT 1;
     IF FOUND THEN
         scan_start.until := coalesce(scan_start.until, clock_timestamp() + 20 * (clock_timestamp() - begun));
