@@ -254,7 +254,8 @@ mutants! { seen_natively:
 mutants! { seen:
     /// After a crash tokens continue from the rows, although a lost claim issued a larger one.
     tokens_go_on_from_the_rows: "forgetful",
-        "SELECT pg_temp.mutate('queue_internal.claim_from', 'greatest(candidate.token + 1, base)', 'candidate.token + 1')",
+        "ALTER DATABASE postgres SET queue.durable_leases = off;
+         SELECT pg_temp.mutate('queue_internal.claim_from', 'greatest(candidate.token + 1, base)', 'candidate.token + 1')",
         "I6";
 }
 
