@@ -158,7 +158,9 @@ fn by_default_the_leases_of_tasks_from_before_a_start_are_durable() {
     assert!(!waits(&cluster, claim));
     client.batch_execute("SELECT queue.push('new')").expect("push");
     client
-        .batch_execute("SELECT queue.fail(id, token, 'again', retry_in => '0') FROM queue.claim(queue => 'new')")
+        .batch_execute(
+            "SELECT queue.fail(id, token, 'again', retry_in => '0') FROM queue.claim(queue => 'new')",
+        )
         .expect("fail");
     assert!(waits(&cluster, claim));
     // SQL does not know which of them it must not lose.

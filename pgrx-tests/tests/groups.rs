@@ -534,7 +534,10 @@ fn a_transaction_that_ends_many_tasks_locks_only_the_first_of_their_groups() {
             ("NULL", "queue.complete(id, token)"),
             ("'k' || n", "queue.complete_many(array_agg(id), array_agg(token))"),
             ("NULL", "queue.fail(id, token, 'e', permanent => true)"),
-            ("NULL", "queue.fail_many(array_agg(id), array_agg(token), array_agg('e'::text), permanent => true)"),
+            (
+                "NULL",
+                "queue.fail_many(array_agg(id), array_agg(token), array_agg('e'::text), permanent => true)",
+            ),
         ];
         for (key, call) in calls {
             println!("{call}");
@@ -564,7 +567,10 @@ fn what_is_left_of_a_group_is_deleted() {
     in_both_editions("groups-left", |cluster| {
         let (mut client, mut other) = (cluster.connect(), cluster.connect());
         run(&mut client, "SELECT queue.create('q'), queue.create('p')");
-        run(&mut client, "SELECT queue.push('q', group_key => 'g'), queue.push('p', group_key => 'g') FROM generate_series(1, 2)");
+        run(
+            &mut client,
+            "SELECT queue.push('q', group_key => 'g'), queue.push('p', group_key => 'g') FROM generate_series(1, 2)",
+        );
         let (_, id, token) = claim(&mut client).expect("a task");
         // The group stays locked, so nobody can admit the tasks that come meanwhile.
         let mut ending = client.transaction().expect("begin");
@@ -581,12 +587,18 @@ fn what_is_left_of_a_group_is_deleted() {
         assert_eq!(number(&mut other, returns), 3);
         run(&mut other, "CALL queue.maintain()");
         assert_eq!(number(&mut other, returns), 2, "that of the queue that has gone is not needed");
-        assert_eq!(number(&mut other, "SELECT count(*) FROM queue_internal.group_heads WHERE queue = 'gone'"), 0);
+        assert_eq!(
+            number(&mut other, "SELECT count(*) FROM queue_internal.group_heads WHERE queue = 'gone'"),
+            0
+        );
         ending.commit().expect("commit");
         run(&mut other, "CALL queue.maintain()");
         assert_eq!(number(&mut other, returns), 0);
         // Of an empty group, without an event.
-        run(&mut other, "INSERT INTO queue_internal.group_returns (queue, group_key, task_id) VALUES ('q', 'empty', 1)");
+        run(
+            &mut other,
+            "INSERT INTO queue_internal.group_returns (queue, group_key, task_id) VALUES ('q', 'empty', 1)",
+        );
         run(&mut other, "CALL queue.maintain()");
         run(&mut other, "CALL queue.maintain()");
         assert_eq!(number(&mut other, returns), 0);
