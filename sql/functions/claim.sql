@@ -9,7 +9,8 @@
 --             claims none if an expired task, one with a lease, a timeout or a start deadline of its own, or one of a group
 --             that was not admitted or has more rules is among them. What it leaves out claim_from claims, only slower.
 --   Why the planner settings: as in claim_from
---   Why an array of ids: a join whose plan was made when there was one task would compare each task with each one claimed
+--   Why an array of ids, and a materialized batch: a join whose plan was made when there was one task would compare each
+--             task with each one claimed, and add up the batch for each
 --   Why one statement: to start another costs more than what it would do
 
 CREATE FUNCTION queue.claim(
@@ -78,12 +79,14 @@ BEGIN
                   AND t.run_at >= (SELECT s.head FROM source AS s) AND t.run_at <= begun
                   AND (t.state = 'queued' OR t.state = 'running' AND t.lease_until <= begun)
                 ORDER BY t.run_at, t.id LIMIT claim.max_tasks FOR NO KEY UPDATE OF t SKIP LOCKED
+            ), batch AS MATERIALIZED (
+                SELECT array_agg(d.id) AS ids, max(d.started) AS started, bool_and(d.plain) AS plain FROM due AS d
             ), claimed AS (
                 UPDATE queue.tasks AS t
                 SET state = 'running', attempt = t.attempt + 1, token = greatest(t.token + 1, s.base),
-                    lease_until = a.started + s.lease, worker = claim.worker, claimed_at = a.started, updated_at = a.started
-                FROM source AS s, (SELECT max(d.started) AS started, bool_and(d.plain) AS plain FROM due AS d) AS a
-                WHERE t.id = ANY (ARRAY(SELECT d.id FROM due AS d)) AND a.plain
+                    lease_until = b.started + s.lease, worker = claim.worker, claimed_at = b.started, updated_at = b.started
+                FROM source AS s, batch AS b
+                WHERE t.id = ANY ((SELECT d.ids FROM batch AS d)::bigint[]) AND b.plain
                 RETURNING t.id, t.token, t.queue, t.payload, t.headers, t.attempt, coalesce(t.max_attempts, s.max_attempts),
                           t.priority, t.key, t.group_key, t.progress, t.run_at, t.created_at, t.lease_until, t.kind
             )
