@@ -29,6 +29,15 @@ fn lines(client: &mut Client, query: &str) -> Vec<String> {
 
 /// Fills a queue, in a database with the extension whose worker runs; so many tasks wait in it.
 pub fn fill(client: &mut Client, tasks: u32) {
+    work(client, tasks);
+    eventually("the history has its partitions", SOON, || {
+        let query = "SELECT count(*) FROM queue_internal.history_partitions()";
+        client.query_one(query, &[]).expect("count").get::<_, i64>(0) == 4
+    });
+}
+
+/// The same in any edition, without the partitions of the history.
+pub fn work(client: &mut Client, tasks: u32) {
     let statements = format!(
         "SELECT queue.create('mail', '{{\"max_attempts\": 1}}'), queue.pause('mail');
          SELECT queue.configure('default', '{{\"max_attempts\": 7}}');
@@ -44,10 +53,6 @@ pub fn fill(client: &mut Client, tasks: u32) {
          SELECT count(*) FROM queue.claim('1 day', worker => 'w')"
     );
     client.batch_execute(&statements).expect("work");
-    eventually("the history has its partitions", SOON, || {
-        let query = "SELECT count(*) FROM queue_internal.history_partitions()";
-        client.query_one(query, &[]).expect("count").get::<_, i64>(0) == 4
-    });
 }
 
 /// Checks that it continues: no id is used twice, the open lease stays valid until it expires, and the rights are

@@ -11,6 +11,8 @@ use queue_ext_tests::{Cluster, Edition, Settings, Worker};
 
 #[path = "portable/cron.rs"]
 mod cron;
+#[path = "portable/dump.rs"]
+mod dump;
 #[path = "portable/install.rs"]
 mod install;
 #[path = "portable/maintenance.rs"]

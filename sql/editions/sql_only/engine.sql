@@ -158,8 +158,14 @@ $$;
 COMMENT ON FUNCTION queue_internal.claim_durably IS 'Makes the commit of the current transaction synchronous.';
 
 -- "counting" is how long the last count took (count_all).
-CREATE TABLE queue_internal.maintenance (last_run_at timestamptz, counted_at timestamptz, counting interval);
-ALTER TABLE queue_internal.maintenance REPLICA IDENTITY FULL;
+CREATE TABLE queue_internal.maintenance (
+    number      smallint NOT NULL DEFAULT 1,
+    last_run_at timestamptz,
+    counted_at  timestamptz,
+    counting    interval,
+    CONSTRAINT maintenance_pkey PRIMARY KEY (number),
+    CONSTRAINT maintenance_number_check CHECK (number = 1)
+);
 COMMENT ON TABLE queue_internal.maintenance IS 'One row: when queue.maintain() last ended, and when it last counted the tasks.';
 INSERT INTO queue_internal.maintenance DEFAULT VALUES;
 

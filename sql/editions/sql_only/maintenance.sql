@@ -1,6 +1,6 @@
 -- CALL queue.maintain()
 --
---   The procedure of all editions moves into queue_internal. This one calls it, then notifies the listening
+--   The procedure of all editions moves into queue_internal. This one adds rows that a dump has left out, calls it, then notifies the listening
 --   sessions once for each queue with tasks to claim, records the time for queue.health(), and counts the tasks if there are
 --   many.
 
@@ -9,6 +9,9 @@ ALTER PROCEDURE queue.maintain() SET SCHEMA queue_internal;
 CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
+    COMMIT;
+    PERFORM queue_internal.add_missing_rows();
+    COMMIT AND CHAIN;
     CALL queue_internal.maintain();
     COMMIT AND CHAIN;
     PERFORM queue_internal.end_maintenance();
