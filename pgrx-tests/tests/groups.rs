@@ -258,7 +258,7 @@ fn a_task_that_comes_late_with_a_smaller_id_is_next_in_its_group() {
                      COMMIT",
                 );
                 // A part of queue.maintain(), which would also admit the task.
-                run(client, "SELECT queue_internal.retire_group_heads()");
+                run(client, "SELECT queue_internal.retire_groups()");
             },
         ),
         (

@@ -82,7 +82,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
 
-CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+CREATE FUNCTION queue_internal.retire_groups() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     old  record;
@@ -123,4 +123,4 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes what is left of groups in which nothing happens any more.';
+COMMENT ON FUNCTION queue_internal.retire_groups IS 'Deletes what is left of groups in which nothing happens any more.';

@@ -287,7 +287,7 @@ DECLARE
     expired record;
     retired integer := 0;
 BEGIN
-    PERFORM queue_internal.retire_group_heads();
+    PERFORM queue_internal.retire_groups();
     FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
                    SELECT q.rate_period FROM queue.queues AS q

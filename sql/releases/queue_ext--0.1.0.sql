@@ -2538,7 +2538,7 @@ END
 $$;
 COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
 
-CREATE FUNCTION queue_internal.retire_group_heads() RETURNS void
+CREATE FUNCTION queue_internal.retire_groups() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     old  record;
@@ -2579,7 +2579,7 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION queue_internal.retire_group_heads IS 'Deletes what is left of groups in which nothing happens any more.';
+COMMENT ON FUNCTION queue_internal.retire_groups IS 'Deletes what is left of groups in which nothing happens any more.';
 -- queue_internal.hand_over(queues, group_keys, tasks_are_plain)
 --
 --   Admits the next tasks of groups of which tasks have ended in this transaction. Leaves an event for a group whose next
@@ -4609,7 +4609,7 @@ DECLARE
     expired record;
     retired integer := 0;
 BEGIN
-    PERFORM queue_internal.retire_group_heads();
+    PERFORM queue_internal.retire_groups();
     FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
                    SELECT q.rate_period FROM queue.queues AS q
