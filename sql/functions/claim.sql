@@ -64,7 +64,7 @@ BEGIN
                       SELECT FROM queue_internal.events AS e
                       WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)
                         AND e.due_at <= begun)
-                  AND queue_internal.has_right('worker', claim.queue)
+                  AND queue_internal.has_right('worker', q.name)
             ), due AS MATERIALIZED (
                 SELECT t.id,
                        -- Not before the task before it in its group has ended.
@@ -92,9 +92,9 @@ BEGIN
             )
             SELECT c.* FROM claimed AS c ORDER BY c.run_at, c.id;
         GET DIAGNOSTICS found = ROW_COUNT;
-        -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an
-        -- entry in two indexes. If it has claimed none, claim_from moves the scan start.
-        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + 2 * found THEN
+        -- Many dead entries, or running tasks, before the first one that it claimed. If it has claimed none, claim_from moves
+        -- the scan start.
+        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + found THEN
             PERFORM queue_internal.move_scan_start(queue, scan_from, begun);
         END IF;
     END IF;

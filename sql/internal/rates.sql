@@ -287,7 +287,6 @@ DECLARE
     expired record;
     retired integer := 0;
 BEGIN
-    PERFORM queue_internal.retire_groups();
     FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
                    SELECT q.rate_period FROM queue.queues AS q
@@ -307,8 +306,11 @@ BEGIN
         END IF;
         retired := retired + 1;
     END LOOP;
+    IF retired < max_starts THEN
+        PERFORM queue_internal.retire_groups();
+    END IF;
     RETURN retired >= max_starts;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_group_starts IS
-    'Deletes starts of groups that count no longer; returns whether there may be more.';
+    'Deletes starts of groups that count no longer; returns whether there may be more. At the end also what is left of groups.';

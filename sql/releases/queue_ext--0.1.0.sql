@@ -2539,7 +2539,16 @@ $$;
 COMMENT ON FUNCTION queue_internal.first_of_group IS 'Returns the smallest id of a group, from an id on; null if there is none.';
 
 CREATE FUNCTION queue_internal.retire_groups() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
     old  record;
     gone record;
@@ -4609,7 +4618,6 @@ DECLARE
     expired record;
     retired integer := 0;
 BEGIN
-    PERFORM queue_internal.retire_groups();
     FOR expired IN
         SELECT s.queue, s.group_key, s.started_at, s.task_id, s.started_at + (
                    SELECT q.rate_period FROM queue.queues AS q
@@ -4629,11 +4637,14 @@ BEGIN
         END IF;
         retired := retired + 1;
     END LOOP;
+    IF retired < max_starts THEN
+        PERFORM queue_internal.retire_groups();
+    END IF;
     RETURN retired >= max_starts;
 END
 $$;
 COMMENT ON FUNCTION queue_internal.retire_group_starts IS
-    'Deletes starts of groups that count no longer; returns whether there may be more.';
+    'Deletes starts of groups that count no longer; returns whether there may be more. At the end also what is left of groups.';
 -- How many tasks of a queue may run at a time, and how many may start in a period.
 --
 --   max_running: the queue has that many slots (queue_internal.slots). A task needs a slot to start. A slot is free if
@@ -9864,7 +9875,7 @@ BEGIN
                       SELECT FROM queue_internal.events AS e
                       WHERE e.queue = claim.queue AND (e.due_at, e.id) > ('-infinity', scan_from.event)
                         AND e.due_at <= begun)
-                  AND queue_internal.has_right('worker', claim.queue)
+                  AND queue_internal.has_right('worker', q.name)
             ), due AS MATERIALIZED (
                 SELECT t.id,
                        -- Not before the task before it in its group has ended.
@@ -9892,9 +9903,9 @@ BEGIN
             )
             SELECT c.* FROM claimed AS c ORDER BY c.run_at, c.id;
         GET DIAGNOSTICS found = ROW_COUNT;
-        -- Many dead entries, or running tasks, before the first one that it claimed. Each task that it claimed has an
-        -- entry in two indexes. If it has claimed none, claim_from moves the scan start.
-        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + 2 * found THEN
+        -- Many dead entries, or running tasks, before the first one that it claimed. If it has claimed none, claim_from moves
+        -- the scan start.
+        IF found > 0 AND queue_internal.entries_passed() > entries + 1000 + found THEN
             PERFORM queue_internal.move_scan_start(queue, scan_from, begun);
         END IF;
     END IF;

@@ -13,6 +13,7 @@ INSERT INTO queue_internal.steps (task_id, number, kind, name, value) SELECT (SE
 INSERT INTO queue_internal.awaits (task_id, token, queue, event) SELECT u, 1, 'f', 'fill'||u FROM w, unnest(ids) u;
 INSERT INTO queue_internal.emitted (queue, event) SELECT 'f', 'fill'||i FROM generate_series(1,4000) i;
 INSERT INTO queue_internal.group_starts SELECT q, 'big', clock_timestamp() - interval '1 hour', i,1, clock_timestamp()+interval '1 day' FROM generate_series(1,4000) i, unnest('{g, h}'::text[]) q;
+INSERT INTO queue_internal.group_returns (queue, group_key, task_id) SELECT 'h', 'big', min(id) FROM queue.tasks WHERE queue = 'h' AND group_key = 'big';
 INSERT INTO queue_internal.batches (task_id) SELECT u FROM w, unnest(ids) u;
 INSERT INTO queue_internal.outcomes (task_id, outcome) SELECT 900000000+i, 'completed' FROM generate_series(1,4000) i;
 INSERT INTO queue.dead_letters (id, queue, priority, run_at, attempt, token, created_at, payload, failed_at) SELECT 700000000+i, q,0, now(),1,1, now(), '{}', now()+interval '1 second' FROM generate_series(1,4000) i, unnest('{p}'::text[]) q;

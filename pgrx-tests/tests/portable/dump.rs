@@ -74,8 +74,7 @@ fn a_dump_whole_or_in_parts_is_the_queue_as_it_was() {
     client.batch_execute("SELECT queue.create('new'), queue.push('new')").expect("push");
     assert_eq!(ask::<i64>(&mut client, "SELECT token FROM queue.claim('1 day', 'new')"), 1);
     client.batch_execute("CALL queue.maintain()").expect("maintain");
-    let single_rows = "SELECT (SELECT count(*) FROM queue_internal.settling) + (SELECT count(*) FROM queue_internal.maintenance)";
-    assert_eq!(ask::<i64>(&mut client, single_rows), 2);
+    has_its_single_rows(&mut client, "schema");
     let maintained = "SELECT status FROM queue.health() WHERE name = 'worker'";
     assert_eq!(ask::<String>(&mut client, maintained), "ok");
     client.batch_execute("SELECT queue.drop('new', force => true)").expect("drop");
@@ -88,4 +87,102 @@ fn a_dump_whole_or_in_parts_is_the_queue_as_it_was() {
     restore("postgres", &["--data-only", "--load-via-partition-root"]);
     assert_eq!(estate::rows(&mut client), rows);
     goes_on(&mut client, "data");
+}
+
+/// A whole dump brings the rows before the keys and the triggers of their tables.
+#[test]
+fn maintain_during_a_restore_does_not_get_in_its_way() {
+    let source = started("dump-maintained");
+    let mut client = source.connect();
+    client.batch_execute("SELECT queue.push('default')").expect("a task");
+    let host = source.folder().to_str().expect("a path").to_owned();
+    let file = format!("{host}/whole.dump");
+    source.run("pg_dump", &["-h", &host, "-U", "postgres", "-Fc", "-f", &file, "postgres"]);
+    client.batch_execute("CREATE DATABASE restored").expect("a database");
+    let mut client = source.connect_to("restored");
+    for part in ["pre-data", "data", "post-data"] {
+        let section = format!("--section={part}");
+        source.run(
+            "pg_restore",
+            &["--exit-on-error", &section, &file, "-h", &host, "-U", "postgres", "-d", "restored"],
+        );
+        client.batch_execute("CALL queue.maintain()").expect("maintain");
+    }
+    for table in SINGLE_ROW_TABLES {
+        assert_eq!(
+            ask::<i64>(&mut client, &format!("SELECT count(*) FROM queue_internal.{table}")),
+            1,
+            "{table}"
+        );
+    }
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim()"), 1);
+}
+
+#[test]
+fn maintain_does_the_rest_if_it_cannot_add_a_row() {
+    let cluster = started("dump-locked");
+    let mut owner = as_owner(&cluster, "postgres");
+    let mut other = as_owner(&cluster, "postgres");
+    owner.batch_execute("SELECT queue.push('default')").expect("a task");
+    for held in [
+        "INSERT INTO queue_internal.settling DEFAULT VALUES",
+        "LOCK TABLE queue_internal.settling IN ACCESS EXCLUSIVE MODE",
+    ] {
+        owner
+            .batch_execute(
+                "DELETE FROM queue_internal.settling; SELECT queue.claim('1 hour');
+                 UPDATE queue.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE state = 'running'",
+            )
+            .expect("an expired lease");
+        other.batch_execute(&format!("BEGIN; {held}")).expect(held);
+        owner.batch_execute("CALL queue.maintain()").expect(held);
+        assert_eq!(ask::<String>(&mut owner, "SELECT state FROM queue.tasks"), "queued", "{held}");
+        other.batch_execute("ROLLBACK").expect("rollback");
+        owner.batch_execute("CALL queue.maintain()").expect("maintain");
+        assert_eq!(ask::<i64>(&mut owner, "SELECT count(*) FROM queue_internal.settling"), 1, "{held}");
+    }
+}
+
+/// docs/portable.md says what the owner runs after a failover: it needs the mark of tokens.
+#[test]
+fn maintain_adds_the_rows_once_whoever_calls_it_meanwhile() {
+    let cluster = started("dump-callers");
+    let mut owner = as_owner(&cluster, "postgres");
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let missing = SINGLE_ROW_TABLES.map(|table| format!("DELETE FROM queue_internal.{table};")).concat();
+        owner.batch_execute(&missing).expect("missing rows");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut caller = as_owner(&cluster, "postgres");
+                    caller
+                        .batch_execute(&format!("SET default_transaction_isolation = '{isolation}'"))
+                        .expect("set");
+                    caller.batch_execute("CALL queue.maintain()").expect(isolation);
+                });
+            }
+        });
+        has_its_single_rows(&mut owner, isolation);
+    }
+}
+
+/// pg_restore with several jobs brings the locks while a trigger makes those of a new queue.
+#[test]
+fn restored_locks_do_not_wait_for_those_of_a_new_queue() {
+    let cluster = started("dump-locks");
+    let mut creator = as_owner(&cluster, "postgres");
+    let mut loader = as_owner(&cluster, "postgres");
+    creator.batch_execute("BEGIN; INSERT INTO queue.queues (name) VALUES ('q1')").expect("a queue");
+    loader
+        .batch_execute(
+            "SET lock_timeout = '1s'; SET check_function_bodies = off; SELECT pg_catalog.set_config('search_path', '', false);
+             INSERT INTO queue_internal.locks VALUES ('q1', -1), ('q1', 0), ('q1', 1)",
+        )
+        .expect("locks");
+    creator.batch_execute("COMMIT").expect("commit");
+    let locks = "SELECT count(*) FROM queue_internal.locks WHERE queue = 'q1'";
+    assert_eq!(ask::<i64>(&mut creator, locks), 1);
+    let running = "SELECT queue.push('q1', group_key => 'g'), queue.push('q1', group_key => 'g')";
+    creator.batch_execute(running).expect("a group");
+    assert_eq!(ask::<i64>(&mut creator, "SELECT count(*) FROM queue.claim('1 hour', 'q1', 5)"), 1);
 }

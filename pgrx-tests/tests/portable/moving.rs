@@ -222,6 +222,29 @@ fn moving_keeps_everything_and_leaves_the_catalog_of_a_fresh_install() {
     assert_eq!(ask::<String>(&mut owner, "SELECT queue_internal.setting('max_lease', '')"), "1 day");
 }
 
+/// PostgreSQL writes the definitions of a restored table a little differently.
+#[test]
+fn a_restored_dump_can_be_moved() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("portable-moving-restored", &settings);
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE DATABASE source").expect("a database");
+    Edition::SqlOnly.install(&cluster, "source");
+    as_owner(&cluster, "source").batch_execute(SOMETHING).expect("some of everything");
+    client.batch_execute(&format!("ALTER DATABASE postgres OWNER TO {OWNER}")).expect("the owner");
+    let host = cluster.folder().to_str().expect("a path").to_owned();
+    let file = format!("{host}/source.sql");
+    cluster.run("pg_dump", &["-h", &host, "-U", OWNER, "-f", &file, "source"]);
+    let restored = psql(&cluster, OWNER, "postgres", Path::new(&file), &["-v", "ON_ERROR_STOP=1"]);
+    assert!(restored.status.success(), "{}", said(&restored));
+    for to in ["native", "sql_only"] {
+        let before = lines(&mut client, EVERYTHING);
+        let output = move_to(&cluster, "postgres", to);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_same(to, &before, &lines(&mut client, EVERYTHING));
+    }
+}
+
 #[test]
 fn moving_runs_no_code_of_the_owner() {
     let cluster = Cluster::start_with(

@@ -4,10 +4,12 @@ RESET ROLE;
 SET LOCAL search_path = '';
 SET LOCAL check_function_bodies = off;
 
--- The parts of a table, each with its definition. Nothing here runs code of the table's owner.
+-- The parts of a table, each with its definition. Without parentheses, some of which a dump leaves out. Nothing here runs
+-- code of the table's owner.
 CREATE FUNCTION pg_temp.parts(relation pg_catalog.oid, OUT name pg_catalog.text, OUT definition pg_catalog.text)
 RETURNS SETOF pg_catalog.record LANGUAGE sql AS $$
-    SELECT p.name, pg_catalog.regexp_replace(p.definition, E'\\m(queue|queue_internal)_before\\M', E'\\1', 'g')
+    SELECT p.name, pg_catalog.translate(
+               pg_catalog.regexp_replace(p.definition, E'\\m(queue|queue_internal)_before\\M', E'\\1', 'g'), '()', '')
     FROM (
         SELECT 'kind', pg_catalog.concat_ws(' ', c.relkind, c.relpersistence, c.reloftype)
         FROM pg_catalog.pg_class AS c WHERE c.oid = relation

@@ -10,6 +10,7 @@ CREATE PROCEDURE queue.maintain()
 LANGUAGE plpgsql AS $$
 BEGIN
     COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.add_missing_rows();
     COMMIT AND CHAIN;
     CALL queue_internal.maintain();
