@@ -35,6 +35,10 @@ BEGIN
             INSERT INTO queue.rights (role, kind, queue)
             VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
             ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                -- The role may lack the privileges: in a database that was restored without them.
+                PERFORM queue_internal.apply_privileges(grant_right.kind, quote_ident(role)::regrole);
+            END IF;
             EXIT;
         EXCEPTION WHEN internal_error THEN
             -- "tuple concurrently updated": another session has changed privileges on the same objects.

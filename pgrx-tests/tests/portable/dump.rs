@@ -186,3 +186,79 @@ fn restored_locks_do_not_wait_for_those_of_a_new_queue() {
     creator.batch_execute(running).expect("a group");
     assert_eq!(ask::<i64>(&mut creator, "SELECT count(*) FROM queue.claim('1 hour', 'q1', 5)"), 1);
 }
+
+/// Who may do what, as far as it is not the owner.
+const PRIVILEGES: &str = "
+    SELECT concat_ws(' ', o.object, coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), a.privilege_type)
+    FROM (SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), p.pronamespace
+          FROM pg_proc AS p
+          UNION ALL SELECT n.oid::regnamespace::text, n.nspowner, n.nspacl, n.oid FROM pg_namespace AS n
+          UNION ALL SELECT c.oid::regclass::text, c.relowner, c.relacl, c.relnamespace FROM pg_class AS c
+          UNION ALL SELECT c.oid::regclass || '.' || t.attname, c.relowner, t.attacl, c.relnamespace
+                    FROM pg_attribute AS t JOIN pg_class AS c ON c.oid = t.attrelid
+          UNION ALL SELECT 'type ' || t.oid::regtype, t.typowner, coalesce(t.typacl, acldefault('T', t.typowner)), t.typnamespace
+                    FROM pg_type AS t WHERE t.typelem = 0) AS o (object, owner, acl, namespace),
+         LATERAL aclexplode(o.acl) AS a
+    WHERE o.namespace::regnamespace::text IN ('queue', 'queue_internal') AND a.grantee <> o.owner
+    ORDER BY 1";
+
+/// pg_dump --no-privileges, as Rails calls it, leaves PUBLIC with all functions and the roles with nothing. So does a role that is
+/// missing where the dump is restored.
+#[test]
+fn maintain_restores_privileges_that_a_dump_has_left_out() {
+    let source = started("dump-private");
+    let mut client = source.connect();
+    client
+        .batch_execute(
+            "CREATE ROLE web; CREATE ROLE worker; CREATE ROLE oncall;
+             SELECT queue.grant_producer('web', 'default'), queue.grant_worker('worker'), queue.grant_operator('oncall')",
+        )
+        .expect("rights");
+    as_owner(&source, "postgres").batch_execute("CALL queue.maintain()").expect("maintain");
+    let privileges = |client: &mut Client| -> Vec<String> {
+        client.query(PRIVILEGES, &[]).expect("privileges").iter().map(|row| row.get(0)).collect()
+    };
+    let before = privileges(&mut client);
+    assert!(before.iter().any(|line| line.ends_with("web EXECUTE")), "{before:?}");
+    let target = Edition::SqlOnly.cluster("portable-dump-private-target", Worker::On);
+    let roles = format!("CREATE ROLE {OWNER} LOGIN; CREATE ROLE web; CREATE ROLE worker");
+    target.connect().batch_execute(&roles).expect("roles");
+    let host = source.folder().to_str().expect("a path").to_owned();
+    let file = format!("{host}/private.sql");
+    let restore = |database: &str, how: &[&str]| -> Client {
+        source.run("pg_dump", &[&["-h", &host, "-U", OWNER, "-f", &file, "postgres"], how].concat());
+        target
+            .connect()
+            .batch_execute(&format!("CREATE DATABASE {database} OWNER {OWNER}"))
+            .expect("a database");
+        psql(&target, OWNER, database, Path::new(&file), &[]);
+        let mut owner = as_owner(&target, database);
+        assert_ne!(privileges(&mut owner), before, "{database}: the dump restores them by itself");
+        owner.batch_execute("CALL queue.maintain()").expect("maintain");
+        owner
+    };
+
+    // The rights come back with the role.
+    let mut owner = restore("without_a_role", &[]);
+    target.connect().batch_execute("CREATE ROLE oncall").expect("the role");
+    let rights = "SELECT queue.grant_producer('web', 'default'), queue.grant_worker('worker'), queue.grant_operator('oncall')";
+    owner.batch_execute(rights).expect("rights");
+    assert_eq!(privileges(&mut owner), before);
+
+    let mut owner = restore("without_privileges", &["--no-privileges", "--no-owner"]);
+    assert_eq!(privileges(&mut owner), before);
+
+    let mut owner = restore("schema_alone", &["--schema-only", "--no-privileges", "--no-owner"]);
+    let of_roles =
+        |line: &&String| ["web", "worker", "oncall"].iter().any(|role| line.contains(&format!(" {role} ")));
+    assert_eq!(privileges(&mut owner).iter().find(of_roles), None);
+    owner.batch_execute("SELECT queue.create('default')").expect("it works");
+    owner.batch_execute(rights).expect("rights");
+    assert_eq!(privileges(&mut owner), before);
+
+    // Nobody waits for maintenance who grants the rights again.
+    let mut owner = restore("again", &["--no-privileges", "--no-owner"]);
+    owner.batch_execute("REVOKE USAGE ON SCHEMA queue FROM web").expect("revoke");
+    owner.batch_execute(rights).expect("rights");
+    assert_eq!(privileges(&mut owner), before);
+}

@@ -176,12 +176,28 @@ fn a_plain_role_installs_it_with_pg_tle() {
     for (path, text) in &files {
         fs::write(path, text).expect("write into the server's folder");
     }
+    client.batch_execute(&format!("CREATE DATABASE restored OWNER {OWNER}")).expect("a database");
     let mut owner = as_owner(&cluster, "postgres");
-    let created = owner.batch_execute("CREATE EXTENSION queue_ext_by_tle");
+    let created = owner.batch_execute(
+        "CREATE EXTENSION queue_ext_by_tle;
+         SELECT queue.set('max_lease', '1 day'); UPDATE queue_internal.token_mark SET reached = 7",
+    );
+    let host = cluster.folder().to_str().expect("a path").to_owned();
+    let dump = format!("{host}/tle.sql");
+    let restored = created.map(|()| {
+        let what = ["-e", "queue_ext_by_tle", "-n", "queue", "-n", "queue_internal", "-f", &dump];
+        cluster.run("pg_dump", &[&["-h", &host, "-U", OWNER, "-d", "postgres"], &what[..]].concat());
+        psql(&cluster, OWNER, "restored", Path::new(&dump), &STOP)
+    });
     for (path, _) in &files {
         fs::remove_file(path).expect("delete it again");
     }
-    created.expect("CREATE EXTENSION");
+    let restored = restored.expect("CREATE EXTENSION");
+    assert!(restored.status.success(), "{}", said(&restored));
+    let mut other = as_owner(&cluster, "restored");
+    assert_eq!(ask::<String>(&mut other, "SELECT queue_internal.setting('max_lease', '')"), "1 day");
+    other.batch_execute("SELECT queue.push('default')").expect("push");
+    assert_eq!(ask::<i64>(&mut other, "SELECT token FROM queue.claim()"), 8, "after the mark");
     assert_eq!(ask::<i64>(&mut owner, "SELECT queue.push('default')"), 1);
     owner.batch_execute("SELECT queue.complete(id, token) FROM queue.claim()").expect("it works");
     owner.batch_execute("CALL queue.maintain()").expect("and is kept going");

@@ -83,6 +83,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("queue_internal.is_handler", "-PWOM*"),
     // In the conditions of triggers.
     ("queue_internal.how_inserted", "-PWOM*"),
+    ("queue_internal.buckets", "-PWOM*"),
     ("queue_internal.check_arrival", "-PWOM*"),
     // Procedures call these as their caller, because a procedure that commits cannot run as the owner.
     ("queue_internal.check_wait", "WO*"),

@@ -1,6 +1,6 @@
 -- CALL queue.maintain()
 --
---   The procedure of all editions moves into queue_internal. This one adds rows that a dump has left out, calls it, then notifies the listening
+--   The procedure of all editions moves into queue_internal. This one adds what a dump has left out, calls it, then notifies the listening
 --   sessions once for each queue with tasks to claim, records the time for queue.health(), and counts the tasks if there are
 --   many.
 
@@ -12,6 +12,8 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     PERFORM queue_internal.add_missing_rows();
+    COMMIT AND CHAIN;
+    PERFORM queue_internal.restore_privileges();
     COMMIT AND CHAIN;
     CALL queue_internal.maintain();
     COMMIT AND CHAIN;
