@@ -50,7 +50,8 @@ BEGIN
              ELSE (SELECT (regexp_match(p.prosrc, '''version'', ''([^'']+)'''))[1] FROM pg_proc AS p
                    WHERE p.oid = to_regprocedure('queue.engine_stats()')) END;
     IF there = '@CARGO_VERSION@' AND origin = goal THEN
-        RAISE EXCEPTION 'the SQL-only edition % is in this database already', there;
+        RAISE EXCEPTION 'the SQL-only edition % is in this database already', there
+            USING HINT = 'There is nothing to move: nothing was changed.';
     ELSIF there <> '@CARGO_VERSION@' AND origin <> goal THEN
         RAISE EXCEPTION 'this is version %, and the file is of version @CARGO_VERSION@', there
             USING HINT = 'Bring one of them to the version of the other first.';
