@@ -94,6 +94,10 @@ fn disturb(cluster: &Cluster, host: &str, number: usize, example: &Example) -> O
         }
         workers.push(post.hire());
     }
+    // The signal below would end a worker that has only just been started.
+    for worker in &workers {
+        post.await_claim_by(worker);
+    }
     post.drain();
     // An idle worker stops.
     post.stop(workers.remove(0));

@@ -36,7 +36,7 @@ BEGIN
             VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
             ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
-                -- The role may lack the privileges: in a database that was restored without them.
+                -- The role may lack the privileges, in a database that was restored without them.
                 PERFORM queue_internal.apply_privileges(grant_right.kind, quote_ident(role)::regrole);
             END IF;
             EXIT;
@@ -200,6 +200,8 @@ BEGIN
     IF role = queue_internal.owner() THEN
         RETURN;
     END IF;
+    -- Before it may use the schemas.
+    PERFORM queue_internal.close_functions();
     FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);
     END LOOP;
@@ -240,6 +242,38 @@ BEGIN ATOMIC
     SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass;
 END;
 COMMENT ON FUNCTION queue_internal.owner IS 'Returns the owner of queue_ext.';
+
+-- PostgreSQL lets every role call a new function. A dump that was restored without privileges leaves it so.
+CREATE FUNCTION queue_internal.close_functions() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- In a view, a policy, the condition of a trigger or the default of a column, a function is called with the privileges of
+    -- the role that reads or inserts. These answer about the rights of that role alone, and show only its queues. counted_at
+    -- shows only a time.
+    for_all CONSTANT text[] := '{has_right, queues_with_right, caller, counted, counted_at, count_tables, running_tasks,
+                                 waiting_workers, is_handler, handler_name, handler_named, how_inserted, check_arrival, buckets}';
+    changed record;
+BEGIN
+    FOR changed IN
+        SELECT f.name, f.opens FROM (
+            SELECT p.oid::regprocedure AS name,
+                   p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (for_all) AS opens,
+                   EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+                           WHERE a.grantee = 0) AS is_open
+            FROM pg_proc AS p
+            WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+              AND p.proowner = queue_internal.owner()) AS f
+        WHERE f.opens <> f.is_open
+           -- Explicit, because default privileges may change.
+           OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)
+    LOOP
+        EXECUTE format(CASE WHEN changed.opens THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
+                            ELSE 'REVOKE ALL ON ROUTINE %s FROM PUBLIC' END, changed.name);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.close_functions IS
+    'Revokes the privileges of PUBLIC on the functions of both schemas, except on those that every role has to call.';
 
 -- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
 -- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling

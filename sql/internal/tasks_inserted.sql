@@ -20,6 +20,10 @@ DECLARE
     source  queue.queues;
     misfit  queue.tasks;
 BEGIN
+    -- A role that could attach it to a table of its own could have its code called by the owner.
+    IF TG_RELID <> 'queue.tasks'::regclass THEN
+        RAISE EXCEPTION 'this trigger function is for queue.tasks alone' USING ERRCODE = 'wrong_object_type';
+    END IF;
     -- Most tasks are as simple as these, in queues without policies for pushes.
     PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
     WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL

@@ -1381,6 +1381,10 @@ COMMENT ON FUNCTION queue_internal.check_arrival IS
 CREATE FUNCTION queue_internal.task_arrives() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- A role that could attach it to a table of its own could have its code called by the owner.
+    IF TG_RELID <> 'queue.tasks'::regclass THEN
+        RAISE EXCEPTION 'this trigger function is for queue.tasks alone' USING ERRCODE = 'wrong_object_type';
+    END IF;
     IF NEW.state = 'waiting' THEN
         NEW.admission := 2;
     END IF;
@@ -1523,6 +1527,10 @@ DECLARE
     source  queue.queues;
     misfit  queue.tasks;
 BEGIN
+    -- A role that could attach it to a table of its own could have its code called by the owner.
+    IF TG_RELID <> 'queue.tasks'::regclass THEN
+        RAISE EXCEPTION 'this trigger function is for queue.tasks alone' USING ERRCODE = 'wrong_object_type';
+    END IF;
     -- Most tasks are as simple as these, in queues without policies for pushes.
     PERFORM FROM inserted AS i LEFT JOIN queue.queues AS q ON q.name = i.queue
     WHERE q.name IS NULL OR q.max_queued IS NOT NULL OR q.ttl IS NOT NULL
@@ -8292,7 +8300,7 @@ BEGIN
             VALUES (quote_ident(role)::regrole, grant_right.kind, grant_right.queue)
             ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
-                -- The role may lack the privileges: in a database that was restored without them.
+                -- The role may lack the privileges, in a database that was restored without them.
                 PERFORM queue_internal.apply_privileges(grant_right.kind, quote_ident(role)::regrole);
             END IF;
             EXIT;
@@ -8456,6 +8464,8 @@ BEGIN
     IF role = queue_internal.owner() THEN
         RETURN;
     END IF;
+    -- Before it may use the schemas.
+    PERFORM queue_internal.close_functions();
     FOREACH privilege IN ARRAY queue_internal.privileges_of(kind) LOOP
         EXECUTE format('GRANT %s TO %s', privilege, role);
     END LOOP;
@@ -8496,6 +8506,38 @@ BEGIN ATOMIC
     SELECT c.relowner::regrole FROM pg_class AS c WHERE c.oid = 'queue.tasks'::regclass;
 END;
 COMMENT ON FUNCTION queue_internal.owner IS 'Returns the owner of queue_ext.';
+
+-- PostgreSQL lets every role call a new function. A dump that was restored without privileges leaves it so.
+CREATE FUNCTION queue_internal.close_functions() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- In a view, a policy, the condition of a trigger or the default of a column, a function is called with the privileges of
+    -- the role that reads or inserts. These answer about the rights of that role alone, and show only its queues. counted_at
+    -- shows only a time.
+    for_all CONSTANT text[] := '{has_right, queues_with_right, caller, counted, counted_at, count_tables, running_tasks,
+                                 waiting_workers, is_handler, handler_name, handler_named, how_inserted, check_arrival, buckets}';
+    changed record;
+BEGIN
+    FOR changed IN
+        SELECT f.name, f.opens FROM (
+            SELECT p.oid::regprocedure AS name,
+                   p.pronamespace = 'queue_internal'::regnamespace AND p.proname = ANY (for_all) AS opens,
+                   EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+                           WHERE a.grantee = 0) AS is_open
+            FROM pg_proc AS p
+            WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
+              AND p.proowner = queue_internal.owner()) AS f
+        WHERE f.opens <> f.is_open
+           -- Explicit, because default privileges may change.
+           OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)
+    LOOP
+        EXECUTE format(CASE WHEN changed.opens THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
+                            ELSE 'REVOKE ALL ON ROUTINE %s FROM PUBLIC' END, changed.name);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION queue_internal.close_functions IS
+    'Revokes the privileges of PUBLIC on the functions of both schemas, except on those that every role has to call.';
 
 -- PostgreSQL lets every role use a new type, also the row type of a new table or view, for a column or an argument of its
 -- own. What the role creates then depends on the table: ALTER TABLE and DROP EXTENSION are refused because of it. Calling
@@ -13503,15 +13545,19 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.rate_buckets', '');
 SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
-CREATE FUNCTION queue_internal.set_privileges() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+
+DO $$ BEGIN
+    PERFORM queue_internal.close_types(), queue_internal.close_functions(),
+            queue_internal.apply_privileges('monitor', 'pg_monitor');
+END $$;
+-- In case default privileges grant access to new tables: a partition is read through queue.history, which has
+-- policies.
+ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
+-- Or to new sequences: who can take a value of this one could have others pass over open pushes.
+DO $$
 DECLARE
     grantee text;
 BEGIN
-    REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
-    PERFORM queue_internal.close_types();
-    -- In case default privileges grant access to new sequences: who can take a value of this one could have others pass over
-    -- open pushes.
     FOR grantee IN
         SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
         FROM pg_class AS c, LATERAL aclexplode(c.relacl) AS a
@@ -13519,25 +13565,7 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE ALL ON SEQUENCE queue_internal.settled_id_seq FROM %s', grantee);
     END LOOP;
-    PERFORM queue_internal.apply_privileges('monitor', 'pg_monitor');
-    -- A function in a view or a policy is called with the privileges of the role that reads. These answer about the
-    -- rights of that role alone, and show only its queues. counted_at shows only a time.
-    GRANT EXECUTE ON FUNCTION queue_internal.has_right, queue_internal.queues_with_right,
-        queue_internal.caller, queue_internal.counted, queue_internal.counted_at, queue_internal.count_tables, queue_internal.running_tasks,
-        queue_internal.waiting_workers, queue_internal.is_handler,
-        queue_internal.handler_name, queue_internal.handler_named TO PUBLIC;
-    -- So are those in the condition of a trigger, with those of the role that inserts.
-    GRANT EXECUTE ON FUNCTION queue_internal.how_inserted, queue_internal.check_arrival TO PUBLIC;
-    -- And in the default of a column, in an edition with several buckets.
-    GRANT EXECUTE ON FUNCTION queue_internal.buckets TO PUBLIC;
-END
-$$;
-COMMENT ON FUNCTION queue_internal.set_privileges IS 'Sets the privileges that an installation has before rights are granted.';
-
-DO $$ BEGIN PERFORM queue_internal.set_privileges(); END $$;
--- In case default privileges grant access to new tables: a partition is read through queue.history, which has
--- policies.
-ALTER TABLE queue.history_default ENABLE ROW LEVEL SECURITY;
+END $$;
 -- Run as the owner for the role that inserts. No other role may attach them to a table.
 ALTER FUNCTION queue_internal.task_arrives() SECURITY DEFINER;
 ALTER FUNCTION queue_internal.tasks_inserted() SECURITY DEFINER;

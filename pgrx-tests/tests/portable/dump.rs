@@ -202,63 +202,111 @@ const PRIVILEGES: &str = "
     WHERE o.namespace::regnamespace::text IN ('queue', 'queue_internal') AND a.grantee <> o.owner
     ORDER BY 1";
 
-/// pg_dump --no-privileges, as Rails calls it, leaves PUBLIC with all functions and the roles with nothing. So does a role that is
-/// missing where the dump is restored.
+/// pg_dump --no-privileges, as Rails calls it, leaves PUBLIC with all functions and the roles with nothing. A role that is
+/// missing where the dump is restored has the same effect.
 #[test]
 fn maintain_restores_privileges_that_a_dump_has_left_out() {
+    const RIGHTS: &str = "SELECT queue.grant_producer('web', 'default'), queue.grant_worker('worker'), queue.grant_operator('oncall')";
     let source = started("dump-private");
     let mut client = source.connect();
-    client
-        .batch_execute(
-            "CREATE ROLE web; CREATE ROLE worker; CREATE ROLE oncall;
-             SELECT queue.grant_producer('web', 'default'), queue.grant_worker('worker'), queue.grant_operator('oncall')",
-        )
-        .expect("rights");
-    as_owner(&source, "postgres").batch_execute("CALL queue.maintain()").expect("maintain");
-    let privileges = |client: &mut Client| -> Vec<String> {
-        client.query(PRIVILEGES, &[]).expect("privileges").iter().map(|row| row.get(0)).collect()
+    client.batch_execute("CREATE ROLE web; CREATE ROLE worker; CREATE ROLE oncall").expect("roles");
+    client.batch_execute(RIGHTS).expect("rights");
+    let mut owner = as_owner(&source, "postgres");
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    let privileges = |client: &mut Client, of: &str| -> Vec<String> {
+        let lines = client.query(PRIVILEGES, &[]).expect("privileges");
+        lines.iter().map(|row| row.get::<_, String>(0)).filter(|line| line.contains(of)).collect()
     };
-    let before = privileges(&mut client);
-    assert!(before.iter().any(|line| line.ends_with("web EXECUTE")), "{before:?}");
+    let before = privileges(&mut client, "");
+    let open = privileges(&mut client, " PUBLIC EXECUTE");
+    assert!(open.len() == 14 && before.len() > 200, "{before:?}");
     let target = Edition::SqlOnly.cluster("portable-dump-private-target", Worker::On);
     let roles = format!("CREATE ROLE {OWNER} LOGIN; CREATE ROLE web; CREATE ROLE worker");
     target.connect().batch_execute(&roles).expect("roles");
-    let host = source.folder().to_str().expect("a path").to_owned();
-    let file = format!("{host}/private.sql");
+    let [from, to] = [&source, &target].map(|cluster| cluster.folder().to_str().expect("a path").to_owned());
+    let file = format!("{from}/private.dump");
+    let load = |database: &str, how: &[&str]| -> Client {
+        source.run("pg_dump", &[&["-h", &from, "-U", OWNER, "-Fc", "-f", &file, "postgres"], how].concat());
+        // It goes on after an error.
+        let connection = ["-h", &to, "-U", OWNER, "-d", database];
+        Command::new(bindir().join("pg_restore"))
+            .args(connection)
+            .arg(&file)
+            .output()
+            .expect("run pg_restore");
+        as_owner(&target, database)
+    };
     let restore = |database: &str, how: &[&str]| -> Client {
-        source.run("pg_dump", &[&["-h", &host, "-U", OWNER, "-f", &file, "postgres"], how].concat());
         target
             .connect()
             .batch_execute(&format!("CREATE DATABASE {database} OWNER {OWNER}"))
             .expect("a database");
-        psql(&target, OWNER, database, Path::new(&file), &[]);
-        let mut owner = as_owner(&target, database);
-        assert_ne!(privileges(&mut owner), before, "{database}: the dump restores them by itself");
-        owner.batch_execute("CALL queue.maintain()").expect("maintain");
+        let mut owner = load(database, how);
+        assert_ne!(privileges(&mut owner, ""), before, "{database}: the dump restores them by itself");
         owner
     };
 
-    // The rights come back with the role.
+    // The right of a missing role comes back with the role.
     let mut owner = restore("without_a_role", &[]);
     target.connect().batch_execute("CREATE ROLE oncall").expect("the role");
-    let rights = "SELECT queue.grant_producer('web', 'default'), queue.grant_worker('worker'), queue.grant_operator('oncall')";
-    owner.batch_execute(rights).expect("rights");
-    assert_eq!(privileges(&mut owner), before);
+    owner.batch_execute(RIGHTS).expect("rights");
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(privileges(&mut owner, ""), before);
 
     let mut owner = restore("without_privileges", &["--no-privileges", "--no-owner"]);
-    assert_eq!(privileges(&mut owner), before);
-
-    let mut owner = restore("schema_alone", &["--schema-only", "--no-privileges", "--no-owner"]);
-    let of_roles =
-        |line: &&String| ["web", "worker", "oncall"].iter().any(|role| line.contains(&format!(" {role} ")));
-    assert_eq!(privileges(&mut owner).iter().find(of_roles), None);
-    owner.batch_execute("SELECT queue.create('default')").expect("it works");
-    owner.batch_execute(rights).expect("rights");
-    assert_eq!(privileges(&mut owner), before);
-
-    // Nobody waits for maintenance who grants the rights again.
-    let mut owner = restore("again", &["--no-privileges", "--no-owner"]);
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(privileges(&mut owner, ""), before);
+    // Nobody has to wait for maintenance who grants the rights again.
     owner.batch_execute("REVOKE USAGE ON SCHEMA queue FROM web").expect("revoke");
-    owner.batch_execute(rights).expect("rights");
-    assert_eq!(privileges(&mut owner), before);
+    owner.batch_execute(RIGHTS).expect("rights");
+    assert_eq!(privileges(&mut owner, ""), before);
+
+    // Before a role may use the schemas, the functions are closed to it.
+    let schema = ["--schema-only", "--no-privileges", "--no-owner"];
+    let mut owner = restore("schema_alone", &schema);
+    owner.batch_execute("SELECT queue.grant_worker('worker')").expect("rights");
+    assert_eq!(privileges(&mut owner, " PUBLIC EXECUTE"), open);
+    owner.batch_execute("SELECT queue.create('default')").expect("the dump has no queue");
+    owner.batch_execute(RIGHTS).expect("rights");
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(privileges(&mut owner, ""), before);
+    restore("schema_first", &schema);
+    let mut owner = load("schema_first", &["--data-only", "--no-privileges", "--no-owner"]);
+    assert_eq!(privileges(&mut owner, " PUBLIC EXECUTE"), open);
+    owner.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(privileges(&mut owner, ""), before);
+}
+
+/// In a dump, the right of a role that was dropped is a number, which can be that of another role elsewhere.
+#[test]
+fn maintain_deletes_the_rights_of_roles_that_were_dropped() {
+    let cluster = started("dump-gone");
+    let mut client = cluster.connect();
+    client.batch_execute("CREATE ROLE gone; CREATE ROLE web").expect("roles");
+    client.batch_execute("SELECT queue.grant_worker('gone'), queue.grant_producer('web')").expect("rights");
+    client.batch_execute("DROP OWNED BY gone; DROP ROLE gone").expect("drop");
+    assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.rights"), 2);
+    client.batch_execute("CALL queue.maintain()").expect("maintain");
+    assert_eq!(ask::<String>(&mut client, "SELECT string_agg(role::text, ' ') FROM queue.rights"), "web");
+}
+
+/// They run as the owner, and would assign columns of a table whose types have code of another role.
+#[test]
+fn the_trigger_functions_of_tasks_work_for_no_other_table() {
+    let cluster = started("triggers");
+    let mut owner = as_owner(&cluster, "postgres");
+    owner.batch_execute("CREATE TABLE public.mine (LIKE queue.tasks)").expect("a table");
+    for (function, when) in [("task_arrives", "BEFORE INSERT"), ("tasks_inserted", "AFTER INSERT")] {
+        let attach = format!(
+            "CREATE TRIGGER mine {when} ON public.mine FOR EACH ROW EXECUTE FUNCTION queue_internal.{function}()"
+        );
+        owner.batch_execute(&attach).expect("attach");
+        let insert = "INSERT INTO public.mine (id, queue, state, run_at, payload, attempt, token, priority, admission, weight,
+                          updated_at, created_at)
+                      VALUES (1, 'q', 'waiting', now(), '{}', 0, 0, 0, 0, 1, now(), now())";
+        let refused = owner.batch_execute(insert).expect_err(function);
+        let message = refused.as_db_error().expect("an error of the server").message().to_owned();
+        assert_eq!(message, "this trigger function is for queue.tasks alone");
+        owner.batch_execute("DROP TRIGGER mine ON public.mine").expect("detach");
+    }
 }

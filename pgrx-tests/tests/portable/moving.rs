@@ -245,6 +245,40 @@ fn a_restored_dump_can_be_moved() {
     }
 }
 
+/// What is created after the script has locked all tables can be changed after it was checked.
+#[test]
+fn a_table_that_is_created_during_a_move_is_refused() {
+    let settings = Settings { preload: true, extra: "queue.worker_enabled = off" };
+    let cluster = Cluster::start_with("portable-moving-meanwhile", &settings);
+    Edition::SqlOnly.install(&cluster, "postgres");
+    let mut owner = as_owner(&cluster, "postgres");
+    let like_a_partition: String = ask(
+        &mut owner,
+        "SELECT format('CREATE TABLE queue.history_20010101 (%s)', string_agg(concat_ws(' ',
+             quote_ident(a.attname), format_type(a.atttypid, a.atttypmod),
+             CASE WHEN a.attcollation = '\"C\"'::regcollation THEN 'COLLATE \"C\"' END,
+             'DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), CASE WHEN a.attnotnull THEN 'NOT NULL' END), ', '))
+         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE a.attrelid = 'queue.history'::regclass AND a.attnum > 0 AND NOT a.attisdropped",
+    );
+    let host = cluster.folder().to_str().expect("a path").to_owned();
+    std::fs::write(format!("{host}/create.sql"), like_a_partition).expect("write");
+    let text = std::fs::read_to_string(made("move")).expect("the script");
+    let place = "ALTER SCHEMA queue RENAME TO queue_before;";
+    assert_eq!(text.matches(place).count(), 1);
+    let create = format!("\\! psql -X -q -h '{host}' -U {OWNER} -d postgres -f '{host}/create.sql'\n{place}");
+    let file = format!("{host}/move.sql");
+    std::fs::write(&file, text.replace(place, &create)).expect("write the script");
+    let options = ["-v", "ON_ERROR_STOP=1", "-v", "to=native"];
+    let refused = psql(&cluster, "postgres", "postgres", Path::new(&file), &options);
+    assert!(
+        said(&refused).contains("table queue.history_20010101 was created during the move"),
+        "{}",
+        said(&refused)
+    );
+    assert_eq!(ask::<i64>(&mut owner, "SELECT queue.push('default')"), 1, "nothing was changed");
+}
+
 #[test]
 fn moving_runs_no_code_of_the_owner() {
     let cluster = Cluster::start_with(

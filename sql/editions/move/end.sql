@@ -264,6 +264,14 @@ BEGIN
         FROM pg_catalog.pg_class AS c
         WHERE c.relnamespace = 'queue_before'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^history_[0-9]{8}$'
     LOOP
+        -- What the owner has created since begin.sql locked all tables can still be changed.
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_locks AS l
+                       WHERE l.relation = day.oid AND l.pid = pg_catalog.pg_backend_pid() AND l.mode = 'AccessExclusiveLock'
+                         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
+                                           WHERE d.datname = pg_catalog.current_database())) THEN
+            RAISE EXCEPTION 'table queue.% was created during the move', day.name
+                USING ERRCODE = 'object_in_use', HINT = 'Nothing was changed. Drop it, and move again.';
+        END IF;
         IF day.attached THEN
             EXECUTE pg_catalog.format('ALTER TABLE queue_before.history DETACH PARTITION queue_before.%I', day.name);
         END IF;

@@ -8,6 +8,10 @@
 CREATE FUNCTION queue_internal.tasks_inserted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- A role that could attach it to a table of its own could have its code called by the owner.
+    IF TG_RELID <> 'queue.tasks'::regclass THEN
+        RAISE EXCEPTION 'this trigger function is for queue.tasks alone' USING ERRCODE = 'wrong_object_type';
+    END IF;
     PERFORM queue_internal.check_inserted(NEW, TG_NARGS > 0);
     RETURN NULL;
 END
