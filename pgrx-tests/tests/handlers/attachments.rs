@@ -15,6 +15,18 @@ fn health(client: &mut Client) -> String {
     )
 }
 
+/// Waits until the worker has begun and ended a round, and so knows what is committed.
+fn await_round(client: &mut Client) {
+    const ROUNDS: &str = "SELECT (queue.engine_stats() #>> '{worker,rounds}')::bigint";
+    let before: i64 = one(client, ROUNDS);
+    run(client, "SELECT queue.create('bystander')");
+    eventually("a round of the worker", SOON, || {
+        // It wakes up when a task becomes due. The first round to end may have begun before.
+        run(client, "SELECT queue.push('bystander', delay => '1 ms')");
+        one::<i64>(client, ROUNDS) >= before + 2
+    });
+}
+
 #[test]
 fn a_detached_handler_finishes_its_task_and_claims_no_other() {
     let (_cluster, mut client) = start("handlers-detach");
@@ -32,9 +44,7 @@ fn a_detached_handler_finishes_its_task_and_claims_no_other() {
     assert!(detached);
     assert!(!one::<bool>(&mut client, "SELECT queue.detach('work')"), "there is none any more");
     // The worker has told it to exit.
-    eventually("the worker has noticed", SOON, || {
-        one(&mut client, "SELECT (queue.engine_stats() #>> '{worker,sleeps_for_ms}')::integer > 0")
-    });
+    await_round(&mut client);
     run(&mut gate, "ROLLBACK");
     await_state(&mut client, id, "completed");
     eventually("the process exits", WOKEN, || processes(&mut client).is_empty());
@@ -176,9 +186,7 @@ fn only_the_owner_attaches_and_only_roles_that_the_owner_may_become() {
          SELECT NULL::text COLLATE \"C\" AS queue, NULL::text COLLATE \"C\" AS problem, NULL::text COLLATE \"C\" AS hint WHERE false;
          INSERT INTO queue.handlers (queue, handler, role) VALUES ('work', 'public.handle(queue.claimed_task)', 'postgres')",
     );
-    eventually("the worker has read it", SOON, || {
-        one(&mut client, "SELECT (queue.engine_stats() #>> '{worker,sleeps_for_ms}')::integer > 0")
-    });
+    await_round(&mut client);
     assert!(processes(&mut client).is_empty(), "no process runs as a role that the owner may not become");
     run(&mut client, "GRANT app TO keeper");
     run(&mut keeper, "UPDATE queue.handlers SET role = 'app'");
