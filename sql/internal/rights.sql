@@ -262,7 +262,11 @@ BEGIN
                            WHERE a.grantee = 0) AS is_open
             FROM pg_proc AS p
             WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-              AND p.proowner = queue_internal.owner()) AS f
+              AND p.proowner = queue_internal.owner()
+              -- Leaves out those of other extensions in the schemas.
+              AND (SELECT d.refobjid FROM pg_depend AS d
+                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+                  IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass)) AS f
         WHERE f.opens <> f.is_open
            -- Explicit, because default privileges may change.
            OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)

@@ -8526,7 +8526,11 @@ BEGIN
                            WHERE a.grantee = 0) AS is_open
             FROM pg_proc AS p
             WHERE p.pronamespace IN ('queue'::regnamespace, 'queue_internal'::regnamespace)
-              AND p.proowner = queue_internal.owner()) AS f
+              AND p.proowner = queue_internal.owner()
+              -- Leaves out those of other extensions in the schemas.
+              AND (SELECT d.refobjid FROM pg_depend AS d
+                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+                  IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass)) AS f
         WHERE f.opens <> f.is_open
            -- Explicit, because default privileges may change.
            OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)
@@ -13546,6 +13550,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 
+REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 DO $$ BEGIN
     PERFORM queue_internal.close_types(), queue_internal.close_functions(),
             queue_internal.apply_privileges('monitor', 'pg_monitor');
