@@ -1,6 +1,7 @@
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 
+-- Also where default privileges have closed the functions: pg_dump saves what differs from these statements.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 DO $$ BEGIN
     PERFORM queue_internal.close_types(), queue_internal.close_functions(),

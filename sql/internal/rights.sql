@@ -268,8 +268,6 @@ BEGIN
                    WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
                   IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass)) AS f
         WHERE f.opens <> f.is_open
-           -- Explicit, because default privileges may change.
-           OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)
     LOOP
         EXECUTE format(CASE WHEN changed.opens THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
                             ELSE 'REVOKE ALL ON ROUTINE %s FROM PUBLIC' END, changed.name);

@@ -8532,8 +8532,6 @@ BEGIN
                    WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
                   IS NOT DISTINCT FROM queue_internal.extension_of('queue.tasks'::regclass)) AS f
         WHERE f.opens <> f.is_open
-           -- Explicit, because default privileges may change.
-           OR f.opens AND NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = f.name AND p.proacl IS NOT NULL)
     LOOP
         EXECUTE format(CASE WHEN changed.opens THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
                             ELSE 'REVOKE ALL ON ROUTINE %s FROM PUBLIC' END, changed.name);
@@ -13550,6 +13548,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_internal.group_starts', '');
 -- Revokes all privileges from PUBLIC. Rights are granted by queue.grant_producer, grant_worker and grant_operator.
 -- Views without payloads are for monitoring.
 
+-- Also where default privileges have closed the functions: pg_dump saves what differs from these statements.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue, queue_internal FROM PUBLIC;
 DO $$ BEGIN
     PERFORM queue_internal.close_types(), queue_internal.close_functions(),

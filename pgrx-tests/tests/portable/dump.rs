@@ -108,13 +108,7 @@ fn maintain_during_a_restore_does_not_get_in_its_way() {
         );
         client.batch_execute("CALL queue.maintain()").expect("maintain");
     }
-    for table in SINGLE_ROW_TABLES {
-        assert_eq!(
-            ask::<i64>(&mut client, &format!("SELECT count(*) FROM queue_internal.{table}")),
-            1,
-            "{table}"
-        );
-    }
+    has_its_single_rows(&mut client, "sections");
     assert_eq!(ask::<i64>(&mut client, "SELECT count(*) FROM queue.claim()"), 1);
 }
 
@@ -146,7 +140,7 @@ fn maintain_does_the_rest_if_it_cannot_add_a_row() {
 
 /// docs/portable.md says what the owner runs after a failover: it needs the mark of tokens.
 #[test]
-fn maintain_adds_the_rows_once_whoever_calls_it_meanwhile() {
+fn concurrent_calls_of_maintain_add_each_missing_row_once() {
     let cluster = started("dump-callers");
     let mut owner = as_owner(&cluster, "postgres");
     for isolation in ["read committed", "repeatable read", "serializable"] {
