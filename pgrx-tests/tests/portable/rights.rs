@@ -1,6 +1,6 @@
 //! Whose rights count in the SQL-only edition, which sees only the role of the session.
 
-use super::{ask, started};
+use super::{Client, OWNER, ask, started};
 use postgres::NoTls;
 use queue_ext_tests::eventually;
 use std::time::Duration;
@@ -58,4 +58,26 @@ fn a_function_that_runs_for_the_owner_of_a_table_does_not_have_the_rights_of_the
     );
     assert_eq!(outcomes, "42501");
     assert_eq!(ask::<i64>(&mut admin, "SELECT count(*) FROM queue.tasks WHERE queue = 'b'"), 0);
+}
+
+/// A right that is granted closes the functions of the schemas to everybody else, but not those of another extension.
+#[test]
+fn a_granted_right_leaves_the_functions_of_other_extensions_open() {
+    let cluster = started("others");
+    let mut client = cluster.connect();
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE web;
+             CREATE FUNCTION queue.theirs() RETURNS int LANGUAGE sql RETURN 1;
+             CREATE FUNCTION queue.mine() RETURNS int LANGUAGE sql RETURN 1;
+             ALTER FUNCTION queue.theirs() OWNER TO {OWNER}; ALTER FUNCTION queue.mine() OWNER TO {OWNER};
+             ALTER EXTENSION plpgsql ADD FUNCTION queue.theirs();
+             SELECT queue.grant_worker('web')"
+        ))
+        .expect("functions");
+    let open = |client: &mut Client, name: &str| -> bool {
+        ask(client, &format!("SELECT has_function_privilege('web', 'queue.{name}()', 'EXECUTE')"))
+    };
+    assert!(open(&mut client, "theirs"));
+    assert!(!open(&mut client, "mine"));
 }
